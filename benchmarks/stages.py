@@ -36,7 +36,7 @@ from declctl.informer.applier import Applier
 from declctl.informer.queues.real_fifo import RealFIFO
 from declctl.informer.stores.indices import field_index
 from declctl.informer.stores.thread_safe_store import Indexer
-from declctl.kit import KeyedQueue, LoopThread, SystemClock
+from declctl.kit import ChangeQueue, LoopThread, SystemClock
 from declctl.manifest.model import Delivery, InitialSync, OnFailure, QueueSpec, RetrySpec
 from declctl.manifest.plan import HandlerPlan
 from declctl.manifest.values import EntryPoint
@@ -153,7 +153,7 @@ def delivering(notifications: Sequence[Notification]) -> tuple[float, float, flo
         pairs = [(n.key, n) for n in notifications]
 
         def wait() -> None:
-            queue = KeyedQueue(
+            queue = ChangeQueue(
                 clock=SystemClock(), weigh=Notification.weight, merge=merge, merge_above=1 << 40
             )
             for start in range(0, len(pairs), 100):

@@ -21,9 +21,9 @@ from declctl.informer.event_handlers import (
     is_async,
     name_for_handler,
 )
-from declctl.kit import Clock, KeyedQueue, Latch, running_loop
+from declctl.kit import ChangeQueue, Clock, Latch, running_loop
 from declctl.kit.callbacks import must_propagate
-from declctl.kit.keyed_queue import QueueItem
+from declctl.kit.key_queue import QueueItem
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool, ends_worker
 from declctl.objects import ChangeType, Notification, ObjectView, merge
 
@@ -89,7 +89,7 @@ class ProcessorListener:
         self.synced = Latch(f"listener {self.name}")
         self.ended = Latch(f"worker of {self.name}")
         self.closed = False
-        self.queue: KeyedQueue[Notification] = KeyedQueue(
+        self.queue: ChangeQueue[Notification] = ChangeQueue(
             clock=clock, weigh=Notification.weight, merge=merge, merge_above=limit
         )
         self._home = running_loop()  # the loop on which the latches open; None until `bind`
@@ -225,7 +225,7 @@ class ProcessorListener:
     def _recover(self, item: QueueItem[Notification], fault: BaseException) -> bool:
         """Free the key of an item after a fault of declctl itself; returns True: the worker goes on."""
         self._failed += 1
-        if item.taken:
+        if item.is_taken:
             self.queue.done(item)
         what = f"an internal fault of declctl ended the work on {item.key}; please report it"
         _log.error("%s: %s", self.name, what, exc_info=fault)

@@ -22,7 +22,7 @@ from declctl.informer.processor import Registration
 from declctl.informer.reflector.faults import Deadline, ExponentialBackoff
 from declctl.informer.source import Source, stop_listening
 from declctl.informer.stores.lister import Lister
-from declctl.kit import Clock, KeyedQueue, SystemClock
+from declctl.kit import ChangeQueue, Clock, SystemClock
 from declctl.kit.callbacks import plain, refuse_async
 from declctl.objects import ChangeType, EventType, Notification, ObjectView, WatchEvent, WatchOptions, merge
 
@@ -217,7 +217,7 @@ class InformerWatcher:
     ) -> None:
         self.informer = informer
         self._runs = runs
-        self._queue: KeyedQueue[Notification] = KeyedQueue(
+        self._queue: ChangeQueue[Notification] = ChangeQueue(
             clock=clock or SystemClock(), weigh=Notification.weight, merge=merge, merge_above=_LIMIT
         )
         self._changed = asyncio.Event()  # set when the reader has to look again

@@ -1,7 +1,8 @@
 """Clocks, latches, loops, the keyed queue and safe reads of files: general tools that know no Kubernetes."""
 
+from declctl.kit.change_queue import ChangeQueue
 from declctl.kit.clock import AdvancingClock, Clock, ManualClock, Standstill, SystemClock, set_within
-from declctl.kit.keyed_queue import KeyedQueue, KeyedQueueStatistics
+from declctl.kit.key_queue import QueueFigures
 from declctl.kit.loops import (
     Latch,
     LoopThread,
@@ -14,12 +15,12 @@ from declctl.kit.loops import (
 
 __all__ = [
     "AdvancingClock",
+    "ChangeQueue",
     "Clock",
-    "KeyedQueue",
-    "KeyedQueueStatistics",
     "Latch",
     "LoopThread",
     "ManualClock",
+    "QueueFigures",
     "Standstill",
     "SystemClock",
     "all_open",

@@ -12,6 +12,8 @@ class ItemState(StrEnum):
     """What an item of a queue waits for."""
 
     RUNNING = "Running"  # it does not wait: a worker has it
+    OVERDUE = "Overdue"  # as before, but nobody waits for the worker any longer; listed as Running
+    LEFT = "Left"  # it has left the queue; never listed
     WAITING = "Waiting"  # for a free worker
     BEHIND = "Behind"  # for an earlier value of the same key
     AWAITS_CACHE = "AwaitsCache"  # its turn has come, and caches lack writes of its handler
@@ -23,7 +25,7 @@ class ItemState(StrEnum):
 class PendingItem(NamedTuple):
     """A copy of one item. Times are monotonic, in seconds."""
 
-    key: str
+    key: Any  # text, but for a work queue of other keys
     state: ItemState
     since: float | None  # it was added, or its worker has taken it; None if that is not known
     due: float | None = None  # the end of its back-off, its rest or its delay; None if it waits for none
@@ -31,6 +33,7 @@ class PendingItem(NamedTuple):
     retry_state: Any = None  # that of the worker
     value: Any = None  # what is handed out
     epoch: int | None = None  # that will process it; None if that is not decided yet
+    priority: int = 0  # the number of its row
     again: bool = False  # its key was added again since a worker has it, and comes once more
 
 

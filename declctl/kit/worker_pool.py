@@ -1,4 +1,4 @@
-"""Worker pools: threads or tasks that take items from a queue, such as a `KeyedQueue`, and work on them.
+"""Worker pools: threads or tasks that take items from a queue, such as a `ChangeQueue`, and work on them.
 
 The queue decides, and the pool waits. `work` processes one item and calls `done`, `drop` or `retry` of the
 queue. It returns whether its worker goes on: False if the worker was replaced meanwhile. What it raises is a
@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, TypeVar
 
 from declctl.kit.callbacks import must_propagate, running_task
-from declctl.kit.keyed_queue import QueueItem
+from declctl.kit.key_queue import QueueItem
 from declctl.kit.loops import running_loop
 
 T = TypeVar("T")

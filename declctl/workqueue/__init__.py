@@ -1,19 +1,10 @@
 """Work queues: keys wait until a worker takes them, and failed keys wait longer (client-go's util/workqueue).
 
-A key may name anything. A work queue does not deliver changes in their order; `KeyedQueue` of `kit` does.
+A key may name anything. A work queue does not deliver changes in their order; `ChangeQueue` of `kit` does.
 """
 
-from declctl.workqueue.delay import DelayingQueue, Delays, RateLimitingQueue
-from declctl.workqueue.queue import (
-    DURATION_BOUNDS,
-    MOST_CAUSES,
-    Priority,
-    QueuedItem,
-    QueueEmpty,
-    QueueShutDown,
-    QueueStatistics,
-    WorkQueue,
-)
+from declctl.workqueue.delay import DelayingQueue, RateLimitingQueue
+from declctl.workqueue.queue import QueueEmpty, QueueShutDown, WorkQueue
 from declctl.workqueue.rate_limit import (
     Backoff,
     BucketRateLimiter,
@@ -24,6 +15,17 @@ from declctl.workqueue.rate_limit import (
     WithMaxWaitRateLimiter,
     default_rate_limiter,
 )
+from declctl.workqueue.reconcile_queue import (
+    DURATION_BOUNDS,
+    MOST_CAUSES,
+    Gate,
+    Priority,
+    QueueStatistics,
+    Reasons,
+    ReconcileQueue,
+    Verdict,
+    Version,
+)
 from declctl.workqueue.worker import run_workers
 
 __all__ = [
@@ -32,7 +34,7 @@ __all__ = [
     "Backoff",
     "BucketRateLimiter",
     "DelayingQueue",
-    "Delays",
+    "Gate",
     "ItemExponentialFailureRateLimiter",
     "ItemFastSlowRateLimiter",
     "MaxOfRateLimiter",
@@ -40,9 +42,12 @@ __all__ = [
     "QueueEmpty",
     "QueueShutDown",
     "QueueStatistics",
-    "QueuedItem",
     "RateLimiter",
     "RateLimitingQueue",
+    "Reasons",
+    "ReconcileQueue",
+    "Verdict",
+    "Version",
     "WithMaxWaitRateLimiter",
     "WorkQueue",
     "default_rate_limiter",

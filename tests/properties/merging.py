@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from declctl.kit import KeyedQueue, ManualClock
+from declctl.kit import ChangeQueue, ManualClock
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ModelOfQueue(RuleBasedStateMachine):
     """
 
     clock: ManualClock
-    queue: KeyedQueue[Value]
+    queue: ChangeQueue[Value]
     items: list[Any]
 
     @precondition(lambda self: self._running())

@@ -6,9 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from declctl.kit import KeyedQueue, ManualClock
-from declctl.kit.debounce import LONGEST_REST
-from declctl.kit.keyed_queue import QueueItem
+from declctl.kit import ChangeQueue, ManualClock
+from declctl.kit.key_queue import LONGEST_REST, QueueItem
 from tests.properties.merging import ModelOfQueue, Value, merge
 
 KEYS = st.sampled_from("abc")
@@ -36,7 +35,7 @@ class DebounceMachine(ModelOfQueue):
     @initialize(seconds=SECONDS)
     def start(self, seconds: float) -> None:
         self.clock = ManualClock()
-        self.queue: KeyedQueue[Value] = KeyedQueue(
+        self.queue: ChangeQueue[Value] = ChangeQueue(
             clock=self.clock, weigh=lambda value: value.weight, merge=merge, merge_above=1 << 30
         )
         self.queue.debounce = seconds

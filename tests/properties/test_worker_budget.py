@@ -4,8 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from declctl.kit import KeyedQueue, ManualClock
-from declctl.kit.keyed_queue import QueueItem
+from declctl.kit import ChangeQueue, ManualClock
+from declctl.kit.key_queue import QueueItem
 from declctl.kit.worker_budget import TURN_SECONDS, WorkerBudget
 
 MEMBERS = st.integers(0, 2)
@@ -21,9 +21,9 @@ class BudgetMachine(RuleBasedStateMachine):
         self.awake = [True] * 3  # workers that have to look at their queue
         self.looks: list[float | None] = [None] * 3  # the time at which they look by themselves
         self.shares = [True] * 3
-        self.queues: list[KeyedQueue[int]] = []
+        self.queues: list[ChangeQueue[int]] = []
         for number in range(3):
-            queue: KeyedQueue[int] = KeyedQueue(
+            queue: ChangeQueue[int] = ChangeQueue(
                 clock=self.clock,
                 weigh=lambda _: 1,
                 merge=lambda waiting, new, _: [waiting, new],

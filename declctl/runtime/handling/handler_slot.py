@@ -5,7 +5,7 @@ touch the queue. Its workers take the items of the queue and call hooks with the
 or on a loop for handlers.
 
 `HandlerSlot` is what both modes share. An `EventSlot` queues changes, in the order of their arrival
-(`KeyedQueue`). The slot of `mode: Reconcile` queues keys; it is in `reconcile_slot`.
+(`ChangeQueue`). The slot of `mode: Reconcile` queues keys; it is in `reconcile_slot`.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from declctl.informer.processor import Registration
-from declctl.kit import Clock, KeyedQueue, Latch
-from declctl.kit.keyed_queue import EpochCounter, QueueItem
+from declctl.kit import ChangeQueue, Clock, Latch
+from declctl.kit.key_queue import EpochCounter, KeyQueue, QueueItem
 from declctl.kit.pending import PendingItem
 from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
@@ -35,7 +35,6 @@ from declctl.runtime.handling.invocations import (
     EventInvocations,
     GivenUp,
     Invocations,
-    SlotQueue,
 )
 from declctl.runtime.handling.queue_listing import QueueListing, list_queue
 from declctl.runtime.handling.write_loops import CallGuard
@@ -104,7 +103,7 @@ class HandlerSlot(ABC, Generic[T]):
     def __init__(
         self,
         binding: HandlerBinding,
-        queue: SlotQueue[T],
+        queue: KeyQueue[str, T],
         dead_letters: DeadLetters[Any],
         *,
         clock: Clock,
@@ -263,19 +262,18 @@ class HandlerSlot(ABC, Generic[T]):
             self._bindings.pop(epoch, None)
 
     def end_debounce(self) -> None:
-        """Let the changes that rest be handled now, in the newest epoch: the handler was removed."""
-        if self.queue.end_debounce():
-            self.wake()
+        """Let the changes that rest be handled now, in the newest epoch: the handler was removed.
+
+        No effect for a reconciler, whose waiting keys are dropped then.
+        """
 
     def keep_resting(self) -> tuple[bool, int]:
         """Let the changes that rest be handled now, and drop all other waiting ones: the process ends.
 
-        Returns whether a change has rested, and the number of dropped ones.
+        Returns whether a change has rested, and the number of dropped ones. No effect for a reconciler: the
+        next process reconciles every key.
         """
-        rested, dropped = self.queue.keep_resting()
-        if rested:
-            self.wake()
-        return rested, dropped
+        return False, 0
 
     def close(self) -> int:
         """Drop all waiting and backing off changes; returns their number. Later failures are not retried.
@@ -466,7 +464,7 @@ class HandlerSlot(ABC, Generic[T]):
 
         A call that begins meanwhile may be missing.
         """
-        snapshot = self.queue.snapshot(most, self.invocations.items())
+        snapshot = self.queue.snapshot(most)
         return list_queue(
             snapshot,
             handler=self.name,
@@ -529,7 +527,7 @@ class EventSlot(HandlerSlot[Notification]):
         # under the lock of the queue.
         self._initial_left = 0
         self._initial_lock = threading.Lock()
-        self._changes = KeyedQueue[Notification](
+        self._changes = ChangeQueue[Notification](
             clock=clock,
             weigh=Notification.weight,
             merge=self._merge,
@@ -568,6 +566,18 @@ class EventSlot(HandlerSlot[Notification]):
                     self._initial_left += sum(n.initial for _, n in taken)
             self._changes.add_all(taken)
             self.wake()
+
+    def end_debounce(self) -> None:
+        """Let the changes that rest be handled now, in the newest epoch."""
+        if self._changes.end_debounce():
+            self.wake()
+
+    def keep_resting(self) -> tuple[bool, int]:
+        """Let the changes that rest be handled now, and drop all other waiting ones."""
+        rested, dropped = self._changes.keep_resting()
+        if rested:
+            self.wake()
+        return rested, dropped
 
     @property
     def replayed_caches(self) -> Sequence[ManagedInformer]:

@@ -14,7 +14,7 @@ import msgspec
 
 from declctl.errors import NotSynced
 from declctl.hooks.calls import Implementation, call_async, cancelled_by_itself
-from declctl.kit.keyed_queue import QueueItem
+from declctl.kit.key_queue import QueueItem
 from declctl.objects import Request
 from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots

@@ -25,7 +25,7 @@ workers, so that the handler is suspended until one of them returns, or until it
 
 **A reload in the middle.** An invocation keeps the binding that it has begun with. `abandon` ends the wait
 for it at the end of the drain, and when this process leads no more. If it fails, its retry belongs to the
-epoch in which a worker takes it again, and so to the code of that moment (`KeyedQueue`). After `close`,
+epoch in which a worker takes it again, and so to the code of that moment (`ChangeQueue`). After `close`,
 nothing is retried.
 
 `Invocations` is what both modes share; `EventInvocations` delivers changes, from the filter on. An exception
@@ -36,7 +36,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
@@ -55,9 +55,8 @@ from declctl.hooks.calls import (
 )
 from declctl.kit import Clock
 from declctl.kit.histogram import Histogram, HistogramFigures
-from declctl.kit.keyed_queue import KeyedQueueStatistics, QueueItem
-from declctl.kit.pending import QueueSnapshot
-from declctl.kit.worker_budget import WorkerBudget
+from declctl.kit.key_queue import KeyQueue, QueueItem
+from declctl.kit.pending import ItemState
 from declctl.kit.worker_pool import ends_worker, settle_cancellation
 from declctl.manifest.model import OnFailure
 from declctl.objects import Cause, Change, ChangeReason, ChangeType, Notification, ObjectView
@@ -127,97 +126,6 @@ LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read an unsynced 
 WAIT_FOR_LIST = 0.1  # seconds between two calls whose snapshots wait for the end of a list
 
 
-class SlotQueue(Protocol[T]):
-    """What a slot and its invocations need of a queue; `KeyedQueue` says what each method promises."""
-
-    @property
-    def epoch(self) -> int:
-        """The newest epoch."""
-        ...
-
-    @property
-    def idle(self) -> bool:
-        """Whether no item waits, runs or backs off."""
-        ...
-
-    def take(self) -> QueueItem[T] | None:
-        """Take the next item, and hold its key; None if no item may be taken now."""
-        ...
-
-    def next_due(self) -> float | None:
-        """Seconds until an item may be taken; None if none will be."""
-        ...
-
-    def done(self, item: QueueItem[T]) -> bool:
-        """Note that an item was processed; returns whether its key waits again."""
-        ...
-
-    def drop(self, item: QueueItem[T]) -> bool:
-        """As `done`, for an item that was not processed."""
-        ...
-
-    def retry(self, item: QueueItem[T], delay: float) -> None:
-        """Hand the item out again in `delay` seconds."""
-        ...
-
-    def hurry(self, chosen: Callable[[QueueItem[T]], bool]) -> bool:
-        """End the back-off of the `chosen` items; returns whether there was one."""
-        ...
-
-    def exclude_from_limit(self, item: QueueItem[T]) -> None:
-        """Do not count a taken item towards the running ones any longer."""
-        ...
-
-    def part(self) -> None:
-        """Stop sharing the epoch counter."""
-        ...
-
-    def hand_over(self, old: int) -> None:
-        """Let the waiting items of an epoch belong to the newest one."""
-        ...
-
-    def handed_over(self, epoch: int) -> bool:
-        """Whether an epoch has a backlog that was handed over."""
-        ...
-
-    def epoch_of(self, item: QueueItem[T]) -> int:
-        """The epoch whose code has to process an item."""
-        ...
-
-    def outstanding(self, epoch: int) -> int:
-        """How many items of an epoch are neither done nor gone."""
-        ...
-
-    @property
-    def budget(self) -> WorkerBudget | None:
-        """The budget whose permits are shared with other queues."""
-        ...
-
-    def share_workers(self, budget: WorkerBudget | None, wake: Callable[[], None]) -> None:
-        """Share the permits of a budget from now on; None to need none."""
-        ...
-
-    def end_debounce(self) -> bool:
-        """End all rests, for the newest epoch; returns whether there was one."""
-        ...
-
-    def keep_resting(self) -> tuple[bool, int]:
-        """End all rests, and drop other waiting items; whether there was a rest, and the number dropped."""
-        ...
-
-    def clear(self) -> int:
-        """Drop all items that wait or back off; returns how many."""
-        ...
-
-    def statistics(self) -> KeyedQueueStatistics:
-        """The figures of this moment."""
-        ...
-
-    def snapshot(self, most: int, running: Iterable[QueueItem[T]] = ()) -> QueueSnapshot:
-        """The numbers of this moment, and the next `most` items in the order of their turns."""
-        ...
-
-
 class SlotOfInvocations(Protocol[T]):
     """What invocations need of their slot. The methods are called in the threads of workers."""
 
@@ -267,7 +175,7 @@ class Invocations(ABC, Generic[T]):
     def __init__(
         self,
         slot: SlotOfInvocations[T],
-        queue: SlotQueue[T],
+        queue: KeyQueue[str, T],
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
@@ -349,12 +257,12 @@ class Invocations(ABC, Generic[T]):
         again with all of its hooks, as it is not known which of them have succeeded.
         """
         binding, delay = self._slot.binding_of(item), None
-        if item.taken and not self._closed:
+        if item.is_taken and not self._closed:
             delay = self._delay(binding, item.attempts + 1 - waits_of(item))
         outcome = Interrupted(error=internal_fault(fault), fault=fault, retry_in=delay)
         with self._lock:
             invocation = next((each for each in self._running.values() if each.item is item), None)
-        goes_on = not item.excluded  # the worker of a zombie has been replaced
+        goes_on = item.state is not ItemState.OVERDUE  # the worker of a zombie has been replaced
         try:
             if invocation is not None:
                 return self.end(invocation, outcome)
@@ -364,7 +272,7 @@ class Invocations(ABC, Generic[T]):
             self._failures.internal(item.key, binding.generation, fault, again=delay is not None)
         except BaseException:
             # A second fault, as of a log whose disk is full: the key must not be held for ever.
-            self._leave(item, delay if item.taken else None)
+            self._leave(item, delay if item.is_taken else None)
             raise
         self._leave(item, delay)
         return goes_on
@@ -779,7 +687,7 @@ class Invocations(ABC, Generic[T]):
                 with self._lock:
                     self._failing.pop(item.key, None)
         finally:
-            if item.taken:  # also if the queue has failed: the key must not be held for ever
+            if item.is_taken:  # also if the queue has failed: the key must not be held for ever
                 self._queue.done(item)
             self._slot.wake()
 
@@ -987,11 +895,6 @@ class Invocations(ABC, Generic[T]):
         """The invocations of a binding that have not ended."""
         with self._lock:
             return [invocation for invocation in self._running.values() if invocation.binding is binding]
-
-    def items(self) -> list[QueueItem[T]]:
-        """The items of all invocations that have not ended."""
-        with self._lock:
-            return [invocation.item for invocation in self._running.values()]
 
     def keys(self, bindings: Collection[int] | None = None) -> list[str]:
         """The keys of running invocations, for messages; `bindings` (their ids) limits them."""

@@ -9,7 +9,7 @@ from declctl.kit import Clock
 from declctl.kit.pending import ItemState, PendingItem, QueueSnapshot
 from declctl.objects import Notification
 from declctl.runtime.handling.invocation import Retry
-from declctl.workqueue import Priority
+from declctl.workqueue import Priority, Reasons
 
 DEFAULT_ITEMS, MOST_ITEMS = 100, 1000  # of one listing
 
@@ -64,7 +64,7 @@ def list_queue(
             key=item.key,
             state=item.state,
             type=str(item.value.type) if isinstance(item.value, Notification) else None,
-            priority=item.value.name.capitalize() if isinstance(item.value, Priority) else None,
+            priority=Priority(item.priority).name.capitalize() if isinstance(item.value, Reasons) else None,
             since=moment(item.since),
             attempts=max(0, item.retries - waits),
             due=moment(item.due),

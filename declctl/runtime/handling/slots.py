@@ -15,7 +15,7 @@ import msgspec
 
 from declctl.errors import ReloadRefused
 from declctl.kit import Clock, all_open
-from declctl.kit.keyed_queue import EpochCounter
+from declctl.kit.key_queue import EpochCounter
 from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import WorkerPool
 from declctl.manifest.model import DrainPolicy, filters_differ

@@ -27,6 +27,7 @@ from declctl.kit import Clock
 from declctl.objects import KubeObject
 from declctl.objects.differences import same_json
 from declctl.objects.managed_fields import differs_under
+from declctl.workqueue import Version
 from declctl.writes import WriteOrigin, WriteVerb, Written
 
 MOST_IN_A_MINUTE = 10  # writes of a key that lead to the next one
@@ -38,9 +39,7 @@ _MOST_FIELDS = 8  # that are named
 _TIME_STEP = 1.0  # seconds: the times of managed fields are whole
 _NOT_COMPARED = ("managedFields", "resourceVersion", "generation")
 
-VersionId = tuple[str, str]
-"""The uid and the resource version of an object."""
-Reasons = Sequence[VersionId] | None
+Reasons = Sequence[Version] | None
 """The versions whose events led to a call; None if anything else did."""
 _CallKey = tuple[str, str]  # handler, key
 
@@ -137,7 +136,7 @@ class WriteLoops:
         self._clock = clock
         self._report = report
         self._lock = threading.Lock()  # guards all of the following
-        self._written: OrderedDict[VersionId, _OwnWrite] = OrderedDict()
+        self._written: OrderedDict[Version, _OwnWrite] = OrderedDict()
         self._calls: dict[_CallKey, _Call] = {}  # of reconcilers; written without the lock
         self._event_calls: OrderedDict[_CallKey, _Call] = OrderedDict()  # of handlers of changes
         self._last: OrderedDict[tuple[str, str, WriteVerb], _LastWrite] = OrderedDict()

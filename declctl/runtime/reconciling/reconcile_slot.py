@@ -7,12 +7,10 @@ a reload leaves the queue alone, and drains the running calls only.
 """
 
 import asyncio
-import heapq
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from random import getrandbits
 from typing import Protocol
 
@@ -23,10 +21,8 @@ from declctl.errors import DeclctlError, HandlerFailed, NotSynced, Terminal, Unk
 from declctl.hooks.calls import Implementation
 from declctl.informer.processor import Registration
 from declctl.informer.stores.lister import CacheSnapshot, Lister
-from declctl.kit import Clock, KeyedQueueStatistics
-from declctl.kit.keyed_queue import EpochCounter, QueueItem, return_permit
-from declctl.kit.pending import ItemState, PendingItem, QueueSnapshot
-from declctl.kit.worker_budget import WorkerBudget
+from declctl.kit import Clock
+from declctl.kit.key_queue import EpochCounter, QueueItem
 from declctl.objects import (
     Cause,
     ChangeReason,
@@ -48,28 +44,24 @@ from declctl.runtime.handling.invocation import Invocation, MemoOf, ReportOf, Re
 from declctl.runtime.handling.invocations import LONGEST_WAIT_FOR_SYNC, Invocations
 from declctl.runtime.handling.outcomes import InvocationOutcome, LoopEnded, Suspended
 from declctl.runtime.handling.tap import SECRET, TapSubject, is_secret
-from declctl.runtime.handling.write_loops import CallGuard, VersionId, WriteLoops
+from declctl.runtime.handling.write_loops import CallGuard
 from declctl.runtime.log import Log
+from declctl.runtime.reconciling.call_gate import CallGate
 from declctl.runtime.reconciling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
 from declctl.runtime.reconciling.mapping import KeySource, Mapped, UnusableValue
-from declctl.runtime.reconciling.resting_keys import RestingKeys
-from declctl.runtime.reconciling.unseen_writes import UnseenWrites
 from declctl.runtime.reconciling.waiting_changes import MOST_GONE, WaitingChange, WaitingChanges
 from declctl.runtime.tracing import TracedCall, tracing
 from declctl.workqueue import (
     BucketRateLimiter,
     Priority,
-    QueueEmpty,
-    QueueShutDown,
-    QueueStatistics,
-    RateLimitingQueue,
+    Reasons,
+    ReconcileQueue,
+    Version,
 )
 from declctl.writes import CallScope, WriteOrigin, Written
 
-Causes = tuple[Cause, ...]
 _JITTER = 0.1  # of a back-off
 _MOST_SHOWN = 3  # values in a log line
-_MOST_REASONS = 16  # versions of one key that are compared with its own writes
 _RESYNC, _REPLAY = ChangeType.RESYNC, ChangeReason.REPLAY
 _OUT_OF_SCOPE = str(ChangeReason.OUT_OF_SCOPE)
 # The reasons of changes that were made just now, in contrast to first syncs, resyncs, replays and requeues.
@@ -122,411 +114,6 @@ class _LedChanges(msgspec.Struct):
     no_keys: int = 0
 
 
-class ReconcileQueue:
-    """Keys that wait for a reconciler: a work queue, with the methods that a slot needs (`SlotQueue`).
-
-    - A key waits once, and is given to one worker at a time. If it is added meanwhile, it comes again.
-    - `max_running` workers at most have a key. Calls that have timed out and not returned are not counted.
-    - A failed key is due again after its delay, or when it is added. All failed keys together share a token
-      bucket (10 a second, burst 100), as in client-go.
-    - A call ends the delay of its key, as in controller-runtime's priority queue: an earlier retry is made
-      with it, and an earlier `Requeue` is outdated. Its own result decides when the key comes again.
-    - With `debounce`, a key rests until nothing has led to it for so many seconds, `LONGEST_REST` times as
-      many at most. Then it waits with all its causes. A retry and a Requeue do not rest.
-    - An item belongs to the epoch in which it was taken; a waiting key belongs to none.
-    - A key is held back until caches have what the handler has written (`unseen_writes`).
-
-    From any thread; no method waits. `report` takes a message about a cache that lags. `wake` is called when
-    a cache has what a key waits for.
-    """
-
-    def __init__(
-        self,
-        *,
-        clock: Clock,
-        epochs: EpochCounter | None,
-        report: Callable[[str], None] = lambda _: None,
-        expected: Callable[[], int] = lambda: 0,
-        wake: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.max_running = 1
-        self.debounce = 0.0  # seconds; 0 ends all rests
-        self.budget: WorkerBudget | None = None  # that other queues share
-        self._wake: Callable[[], None] = lambda: None  # when it is the turn of this queue in the budget
-        self._expected = expected  # the number of keys that are added soon, and count as waiting
-        self._clock = clock
-        self._epochs = EpochCounter() if epochs is None else epochs
-        self._queue: RateLimitingQueue[str] = RateLimitingQueue(clock=clock)
-        self._bucket = BucketRateLimiter(clock=clock)  # of all failed keys
-        self._lock = threading.Lock()
-        self._taken: dict[str, QueueItem[Causes]] = {}  # by key: what workers have
-        self._failed: dict[str, QueueItem[Causes]] = {}  # by key: the last attempt, until one succeeds
-        self._resting = RestingKeys(clock=clock)
-        self._excluded = 0  # taken items that do not count towards `max_running`
-        self._adds = self._merged = self._first_attempts = self._dropped = 0
-        self.unseen = UnseenWrites(clock=clock, report=report, wake=wake)  # and the keys that they hold back
-        self.guard: CallGuard = WriteLoops(clock=clock, report=report).guard("")
-        # By key: the versions that it was added for since it was taken; None if anything else was a cause.
-        self._reasons: dict[str, list[VersionId] | None] = {}
-        self._own_writes = 0  # keys that were not taken, as they were due because of their own writes
-        self._changed: dict[str, float] = {}  # by key: monotonic time of its oldest change without a call
-        self._events: dict[str, list[str]] = {}  # by key: the ids of these changes, if there are traces
-
-    def add(
-        self,
-        key: str,
-        cause: Cause,
-        priority: Priority,
-        *,
-        rests: bool = True,
-        reason: VersionId | None = None,
-        event_id: str = "",
-    ) -> None:
-        """Let a key be reconciled, because of a cause; with `rests`, after the debounce.
-
-        `reason` is the version of an object whose change is the cause; None for any other cause. `event_id`
-        is the id of the change, for traces.
-        """
-        with self._lock:
-            self._adds += 1
-            self._note_reason(key, reason)
-            if cause.reason in _LIVE:
-                self._changed.setdefault(key, self._clock.monotonic())
-            if event_id and len(known := self._events.setdefault(key, [])) < _MOST_REASONS:
-                known.append(event_id)
-            if rests and self.debounce:
-                self._merged += not self._resting.add(key, cause, priority, self.debounce)
-            else:
-                self._merged += not self._queue.add(key, priority=priority, cause=cause)
-
-    def take(self) -> QueueItem[Causes] | None:
-        """Take the next key, with its causes; None if no key may be taken now."""
-        with self._lock:
-            key = self._next_with_permit()
-            if key is None:
-                return None
-            self._queue.cancel_delay(key)
-            self.guard.begin(key, self._reasons.pop(key, None))
-            item = QueueItem(key, self._queue.causes_of(key), self._epochs.newest, 0, self._clock.monotonic())
-            item.fixed = item.taken = True
-            if (failed := self._failed.get(key)) is not None:
-                item.attempts, item.retry_state = failed.attempts, failed.retry_state
-            else:
-                self._first_attempts += 1
-            self._taken[key] = item
-            item.budget = self.budget
-            return item
-
-    def _next_with_permit(self) -> str | None:
-        """A key that may be reconciled now, with a permit of the budget. Under the lock."""
-        budget, full = self.budget, len(self._taken) - self._excluded >= self.max_running
-        if budget is None:
-            return None if full else self._next_key()
-        self._queue.add_due()
-        if self._resting:
-            self._look_rested()
-        if full or not (len(self._queue) or len(self.unseen)):
-            budget.leave(self)
-            return None
-        if not budget.acquire(self, self._wake):
-            return None
-        key = self._next_key()
-        if key is None:
-            budget.release()
-        return key
-
-    def _next_key(self) -> str | None:
-        """A key that may be reconciled now. Under the lock."""
-        # A key that has waited for caches goes before others: each of these may hold back further ones.
-        if (key := self.unseen.take_released()) is not None:
-            self._queue.take_again(key)  # this call reads what was added meanwhile
-            return key
-        self._queue.add_due()
-        if self._resting:
-            self._look_rested()
-        while self.unseen.others < self.max_running:
-            try:
-                key = self._queue.get_nowait()
-            except (QueueEmpty, QueueShutDown):
-                return None
-            if self._is_own(key):
-                self._own_writes += 1
-                self._reasons.pop(key, None)
-                self._changed.pop(key, None)
-                self._events.pop(key, None)
-                self._queue.done(key)
-                continue
-            # A held key stays taken in the work queue, so that it is not added twice.
-            if not self.unseen.hold(key, self.guard.delay(key)):
-                return key
-        return None
-
-    def _look_rested(self) -> None:
-        """Queue the keys that have come to rest. Under the lock."""
-        for rested in self._resting.rested(self.debounce):
-            added = [self._queue.add(rested.key, priority=rested.priority, cause=c) for c in rested.causes]
-            self._merged += not added[0]  # the key waits already
-
-    def _note_reason(self, key: str, reason: VersionId | None) -> None:
-        """Note why a key is added. Under the lock."""
-        known = self._reasons.setdefault(key, [])
-        if known is not None and reason is not None and len(known) < _MOST_REASONS:
-            known.append(reason)
-        else:
-            self._reasons[key] = None
-
-    def _is_own(self, key: str) -> bool:
-        """Whether a key that was just taken is due because of its own writes alone. Under the lock."""
-        reasons = self._reasons.get(key)
-        if not reasons or key in self._failed:
-            return False
-        if any(cause.type == "Requeue" for cause in self._queue.causes_of(key)):
-            return False
-        return self.guard.is_own(key, reasons)
-
-    def changes_of(self, key: str) -> tuple[float | None, Sequence[str]]:
-        """When the oldest change came that no call was made for, on the clock, and the ids of all of them.
-
-        For the call that begins now, which will read all changes that have come. None if there is no change;
-        ids are noted only while there are traces.
-        """
-        with self._lock:
-            return self._changed.pop(key, None), self._events.pop(key, ())
-
-    def not_called(self, key: str, changed_at: float | None, events: Sequence[str]) -> None:
-        """Note again what `changes_of` has returned: no call was made, and the next one reads the changes."""
-        with self._lock:
-            if changed_at is not None:
-                self._changed[key] = min(changed_at, self._changed.get(key, changed_at))
-            if events:
-                self._events[key] = [*events, *self._events.get(key, ())][:_MOST_REASONS]
-
-    def done(self, item: QueueItem[Causes]) -> bool:
-        """Note that the key was reconciled; its failures are forgotten. Returns whether any key is queued."""
-        with self._lock:
-            self._failed.pop(item.key, None)
-            return self._leave(item)
-
-    def drop(self, item: QueueItem[Causes]) -> bool:
-        """As `done`, for a key that was not reconciled."""
-        with self._lock:
-            self._first_attempts -= item.attempts == 0
-            self._dropped += 1
-        return self.done(item)
-
-    def requeue(self, item: QueueItem[Causes], seconds: float, cause: Cause) -> None:
-        """Let a key that was reconciled come again in `seconds`; before `done`."""
-        # With the priority of this call, as in controller-runtime: a key that has changed does not wait
-        # behind all keys of a first sync.
-        self._queue.add_after(item.key, seconds, priority=self._queue.priority_of(item.key), cause=cause)
-
-    def retry(self, item: QueueItem[Causes], delay: float) -> None:
-        """Let a key that has failed come again in `delay` seconds, or later if many keys fail."""
-        with self._lock:
-            item.attempts += 1
-            self._failed[item.key] = item
-            self._queue.retry_after(item.key, max(delay, self._bucket.when(item.key)))
-            self._leave(item)
-
-    def hurry(self, chosen: Callable[[QueueItem[Causes]], bool]) -> bool:
-        """Let the `chosen` failed keys come at once; returns whether there was one."""
-        with self._lock:
-            found = [key for key, item in self._failed.items() if key not in self._taken and chosen(item)]
-        for key in found:
-            self._queue.end_delay(key)
-        return bool(found)
-
-    def exclude_from_limit(self, item: QueueItem[Causes]) -> None:
-        """Do not count a taken key towards `max_running` any longer. No other worker gets it."""
-        with self._lock:
-            if not item.excluded:
-                item.excluded = True
-                self._excluded += 1
-                return_permit(item)
-
-    def share_workers(self, budget: WorkerBudget | None, wake: Callable[[], None]) -> None:
-        """Share the permits of a budget from now on; as `KeyedQueue.share_workers`."""
-        with self._lock:
-            before, self.budget, self._wake = self.budget, budget, wake
-        if before is not None and before is not budget:
-            before.leave(self)
-
-    def clear(self) -> int:
-        """Accept no more keys, and drop those that wait; returns how many. The handler was removed.
-
-        A key that waits for a Requeue alone does not count: no change waits for a call.
-        """
-        self._queue.shut_down()
-        with self._lock:
-            dropped = len(self.unseen)
-            for held in self.unseen.held():
-                self._queue.take_again(held.key)
-                self._queue.done(held.key)
-            self.unseen.clear()
-            self._reasons.clear()
-            self._changed.clear()
-            self._events.clear()
-            while len(self._queue):
-                self._queue.done(self._queue.get_nowait())
-                dropped += 1
-            dropped += self._queue.clear_delayed() + self._resting.clear()
-            self._failed.clear()
-            self._dropped += dropped
-            if self.budget is not None:
-                self.budget.leave(self)
-            return dropped
-
-    def next_due(self) -> float | None:
-        """Seconds until a key may be taken: 0 if one waits; None if none will be."""
-        with self._lock:
-            if len(self._taken) - self._excluded >= self.max_running:
-                return None
-            blocked = self.unseen.others >= self.max_running
-            rested = None if blocked else self._resting.next_due(self.debounce)
-            held = self.unseen.next_due()
-        if blocked:
-            due = None
-        elif len(self._queue):
-            due = 0.0 if self.budget is None else self.budget.wait(self)
-        else:
-            due = self._queue.next_due()
-        return min((each for each in (due, rested, held) if each is not None), default=None)
-
-    @property
-    def idle(self) -> bool:
-        """Whether no key rests, waits, runs or backs off. One that waits for its `Requeue` counts as none."""
-        with self._lock:
-            waits = len(self._queue) or len(self._resting) or self._expected()
-            return not (self._taken or self._failed or len(self.unseen) or waits)
-
-    @property
-    def own_writes(self) -> int:
-        """The number of times that a key was due because of its own writes alone, and was not taken."""
-        return self._own_writes
-
-    @property
-    def epoch(self) -> int:
-        """The newest epoch."""
-        return self._epochs.newest
-
-    def epoch_of(self, item: QueueItem[Causes]) -> int:
-        """The epoch in which a key was taken."""
-        return item.epoch
-
-    def part(self) -> None:
-        """Stop sharing the epoch counter."""
-        self._epochs = EpochCounter(self._epochs.newest)
-
-    def end_debounce(self) -> bool:
-        """No effect, and False: the waiting keys of a removed handler are dropped."""
-        return False
-
-    def keep_resting(self) -> tuple[bool, int]:
-        """No effect: the next process reconciles every key."""
-        return False, 0
-
-    def hand_over(self, old: int) -> None:
-        """No effect: waiting keys belong to no epoch."""
-
-    def handed_over(self, epoch: int) -> bool:  # noqa: ARG002 - as above
-        """Always False: waiting keys belong to no epoch."""
-        return False
-
-    def outstanding(self, epoch: int) -> int:
-        """How many keys were taken in an epoch, and are not done."""
-        with self._lock:
-            return sum(item.epoch == epoch for item in self._taken.values())
-
-    def statistics(self) -> KeyedQueueStatistics:
-        """The figures of this moment. A key that waits for its Requeue alone is in none: no change waits."""
-        with self._lock:
-            waiting, taken = len(self._queue) + len(self.unseen) + self._expected(), len(self._taken)
-            waiting += len(self._resting)
-            return KeyedQueueStatistics(
-                added=self._adds,
-                taken=self._first_attempts,
-                merged=self._merged,
-                dropped=self._dropped,
-                waiting=waiting,
-                running=taken,
-                backing_off=self._queue.delayed_failures,
-                weight=0,
-            )
-
-    def snapshot(self, most: int, running: Iterable[QueueItem[Causes]] = ()) -> QueueSnapshot:  # noqa: ARG002
-        """As `KeyedQueue.snapshot`; the value of each item is its `Priority`. It knows by itself what runs.
-
-        A key that waits and is delayed, too, is there twice, as in the figures.
-        """
-        with self._lock:
-            items = list(islice(self._in_order(most), most))
-            # Without the `_expected` keys, which are not there yet.
-            waiting = len(self._queue) + len(self.unseen) + len(self._resting)
-            return QueueSnapshot(waiting, len(self._taken), self._queue.delayed, items)
-
-    def _in_order(self, most: int) -> Iterator[PendingItem]:
-        """What runs or is held back, then each key at its turn; `most` items if there are. Under the lock."""
-        for key, item in self._taken.items():
-            yield PendingItem(
-                key,
-                ItemState.RUNNING,
-                item.added_at,
-                retries=item.attempts,
-                retry_state=item.retry_state,
-                value=self._queue.priority_of(key),
-                epoch=item.epoch,
-                again=self._queue.comes_again(key),
-            )
-        for key, until in self.unseen.held(most):
-            due = until if until > self._clock.monotonic() else None
-            priority, again = self._queue.priority_of(key), self._queue.comes_again(key)
-            yield self._pending_item(key, ItemState.AWAITS_CACHE, priority, due=due)._replace(again=again)
-        for queued in self._queue.next_items(most):
-            yield self._pending_item(queued.item, ItemState.WAITING, queued.priority, since=queued.since)
-        delayed = (
-            self._pending_item(
-                each.item,
-                ItemState.BACKING_OFF if each.item in self._failed else ItemState.REQUEUED,
-                each.priority,
-                due=each.due,
-            )
-            for each in self._queue.delayed_items(most)
-        )
-        resting = (
-            self._pending_item(each.key, ItemState.RESTING, each.priority, due=until)
-            for until, each in self._resting.soonest()
-        )
-        yield from heapq.merge(delayed, resting, key=lambda item: item.due or 0.0)
-
-    def _pending_item(
-        self,
-        key: str,
-        state: ItemState,
-        priority: Priority,
-        *,
-        since: float | None = None,
-        due: float | None = None,
-    ) -> PendingItem:
-        failed = self._failed.get(key)
-        if failed is None:
-            return PendingItem(key, state, since, due, value=priority)
-        if since is None:
-            since = failed.added_at  # the last attempt
-        return PendingItem(key, state, since, due, failed.attempts, failed.retry_state, priority)
-
-    def workqueue_statistics(self) -> QueueStatistics:
-        """The figures of the work queue under client-go's names. A key that rests is not in it yet."""
-        return self._queue.statistics()
-
-    def _leave(self, item: QueueItem[Causes]) -> bool:
-        return_permit(item)
-        item.taken = False
-        del self._taken[item.key]
-        self._excluded -= item.excluded
-        self._queue.done(item.key)
-        return bool(len(self._queue))
-
-
 class LeftoverCache(Protocol):
     """The objects outside of the scope of a handler that have its finalizer."""
 
@@ -551,7 +138,7 @@ class LeftoverCache(Protocol):
         ...
 
 
-class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
+class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
     """One call of a reconciler for a key."""
 
     request: Request
@@ -605,7 +192,7 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
         """Reconcile: the handler was called for a key."""
         return "Reconcile"
 
-    def content(self, state: Retry) -> Causes:  # noqa: ARG002 - the next call reads the newest state
+    def content(self, state: Retry) -> tuple[Cause, ...]:  # noqa: ARG002 - the next call reads the newest state
         """Why the key was due."""
         return self.request.causes
 
@@ -668,13 +255,13 @@ class Reconciliation(Invocation[Causes], eq=False, kw_only=True):
         return state._replace(request=self.request)
 
 
-class Reconciliations(Invocations[Causes]):
+class Reconciliations(Invocations[Reasons]):
     """The invocations of a reconciler."""
 
     def __init__(
         self,
         slot: "ReconcileSlot",
-        queue: ReconcileQueue,
+        queue: ReconcileQueue[str],
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
@@ -686,13 +273,11 @@ class Reconciliations(Invocations[Causes]):
         self.no_keys = 0  # values of mappings that are no keys
         self._finalizers = slot.finalizers
 
-    def _make(self, item: QueueItem[Causes], binding: CallBinding) -> Reconciliation:
+    def _make(self, item: QueueItem[Reasons], binding: CallBinding) -> Reconciliation:
         retry: Retry | None = item.retry_state
         obj = unread = None
         in_scope, undecided = True, False
         snapshots = own = None
-        # Before the object is read, so that this call has seen the changes.
-        changed_at, events = self._keys.changes_of(item.key)
         try:
             # First: the object of a snapshot is also that of the request, and the state of it that decides
             # whether it is reconciled or finalized.
@@ -705,7 +290,7 @@ class Reconciliations(Invocations[Causes]):
                 undecided = obj is None and left.is_undecided(item.key)
         except NotSynced as fault:
             unread = fault
-        causes, before = item.value, None if retry is None else retry.request
+        causes, before = tuple(item.value.causes), None if retry is None else retry.request
         # A new cause makes a new call of it: the handler may decide otherwise than in the failed attempts.
         same = before is not None and set(causes) <= set(before.causes)
         request = Request(
@@ -725,8 +310,8 @@ class Reconciliations(Invocations[Causes]):
             request=request,
             unread=unread,
             snapshots=snapshots,
-            lag=None if changed_at is None else began - changed_at,
-            caused_by=events,
+            lag=None if item.value.changed_at is None else began - item.value.changed_at,
+            caused_by=item.value.events,
         )
         if undecided:
             # The handler would take it for one that is gone. If it is, its key is queued again.
@@ -763,16 +348,13 @@ class Reconciliations(Invocations[Causes]):
         """Whether the reconciler has raised Terminal: then no attempt follows."""
         return any(isinstance(failure.__cause__, Terminal) for failure in failures)
 
-    def _retry(self, invocation: Invocation[Causes], outcome: InvocationOutcome, delay: float) -> None:
+    def _retry(self, invocation: Invocation[Reasons], outcome: InvocationOutcome, delay: float) -> None:
         """As of any item; changes of which no call has made anything are left for the next one."""
-        if isinstance(outcome, Suspended | LoopEnded):
-            assert isinstance(invocation, Reconciliation)
-            changed_at = None if invocation.lag is None else invocation.started - invocation.lag
-            # Before the retry: another worker may begin it at once.
-            self._keys.not_called(invocation.item.key, changed_at, invocation.caused_by)
+        if not isinstance(outcome, Suspended | LoopEnded):
+            invocation.item.value = Reasons(invocation.item.value.causes)
         super()._retry(invocation, outcome, delay)
 
-    def _succeeded(self, invocation: Invocation[Causes]) -> None:
+    def _succeeded(self, invocation: Invocation[Reasons]) -> None:
         """As of any item; a Requeue is noted, and the finalizer that was added is looked for."""
         assert isinstance(invocation, Reconciliation)
         if invocation.requeue is not None:
@@ -847,7 +429,7 @@ class Reconciliations(Invocations[Causes]):
             due = False
         if due:
             cause = Cause(str(ChangeType.MODIFIED), binding.plan.resource, key, str(ChangeReason.WATCH))
-            self._keys.add(key, cause, Priority.LIVE)
+            self._reconciled.queue_key(key, cause)
 
 
 class _Feed:
@@ -863,7 +445,7 @@ class _Feed:
         self._slot.add_from(self._managed, notifications)
 
 
-class ReconcileSlot(HandlerSlot[Causes]):
+class ReconcileSlot(HandlerSlot[Reasons]):
     """The slot of a reconciler: any number of changes of a key lead to one call."""
 
     def __init__(
@@ -877,13 +459,11 @@ class ReconcileSlot(HandlerSlot[Causes]):
     ) -> None:
         self.finalizers = FinalizerSteps()
         self.leftovers: LeftoverCache | None = None  # objects outside of the scope that have the finalizer
-        self._keys = ReconcileQueue(
-            clock=clock,
-            epochs=epochs,
-            report=self._report_lag,
-            expected=lambda: self.finalizers.awaited,
-            wake=lambda: self.wake(),  # noqa: PLW0108 - the base class sets it later
-        )
+        wake = lambda: self.wake()  # noqa: E731, PLW0108 - the base class sets it later
+        self.gate = CallGate(clock=clock, report=self._report_lag, wake=wake)
+        # All failed keys together share a token bucket (10 a second, burst 100), as in client-go.
+        limiter = BucketRateLimiter(clock=clock)
+        self._keys = ReconcileQueue[str](clock=clock, epochs=epochs, gate=self.gate, limiter=limiter)
         self._log = log
         # Keys of the first sync that are not reconciled yet; None when the reconciler has synced.
         self._initial: set[str] | None = set()
@@ -941,6 +521,25 @@ class ReconcileSlot(HandlerSlot[Causes]):
                 self._let_wait(managed, notification, failed, failures)
         self.wake()
 
+    def queue_key(
+        self,
+        key: str,
+        cause: Cause,
+        priority: Priority = Priority.LIVE,
+        *,
+        rests: bool = True,
+        reason: Version | None = None,
+        event_id: str = "",
+    ) -> None:
+        """Let a key be reconciled, because of a cause; with `rests`, after the debounce.
+
+        `reason` is the version of an object whose change is the cause; None for any other cause. `event_id`
+        is the id of the change, for traces. The workers are not woken.
+        """
+        changed_at = self._clock.monotonic() if cause.reason in _LIVE else None
+        reasons = Reasons({cause: None}, reason and (reason,), changed_at, (event_id,) if event_id else ())
+        self._keys.add(key, reasons, priority, rests=rests)
+
     def let_finalizer_go(self, finalizer: str) -> None:
         """Do not add this finalizer again to objects that are released from it; an empty one ends that.
 
@@ -952,13 +551,13 @@ class ReconcileSlot(HandlerSlot[Causes]):
             for managed in _own_informers(self.binding):
                 for key in tuple(managed.informer.indexer.known()):
                     cause = Cause(str(_RESYNC), resource, key, str(_REPLAY))
-                    self._keys.add(key, cause, Priority.BACKGROUND)
+                    self.queue_key(key, cause, Priority.BACKGROUND)
             self.wake()
 
     def add_leftover(self, notification: Notification) -> None:
         """Queue the key of an object outside of the handler's scope that is being deleted. Raises nothing."""
         cause = Cause(str(notification.type), self.binding.plan.resource, notification.key, _OUT_OF_SCOPE)
-        self._keys.add(notification.key, cause, Priority.LIVE)
+        self.queue_key(notification.key, cause)
         self.wake()
 
     def object_gone(self, notification: Notification) -> None:
@@ -992,7 +591,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
         try:
             if not queued and self.finalizers.needs_call(finalizer, notification):
                 cause, reason = source.cause(notification), _reason(notification)
-                self._keys.add(notification.key, cause, _priority(notification), reason=reason)
+                self.queue_key(notification.key, cause, _priority(notification), reason=reason)
             if notification.type is ChangeType.DELETED:
                 if self.leftovers is not None and self._may_have_left(finalizer, notification):
                     self.leftovers.object_left(notification)
@@ -1001,7 +600,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
             place = f"{source.resource} {notification.key}"
             self._mapper.mapping_failed(self.binding, place, failure, None, None)
 
-    def _add(self, source: KeySource, notification: Notification, reason: VersionId | None) -> Mapped:
+    def _add(self, source: KeySource, notification: Notification, reason: Version | None) -> Mapped:
         """Queue the keys to which a change leads, and return them with what has failed."""
         report = partial(self.invocations.report_expression, self.binding, notification.key)
         mapped = source.keys(notification, report)
@@ -1011,7 +610,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
             for key in mapped.keys:
                 if notification.initial and self._initial is not None:
                     self._initial.add(key)
-                self._keys.add(key, cause, priority, reason=reason, event_id=event_id)
+                self.queue_key(key, cause, priority, reason=reason, event_id=event_id)
         if source.keys_of is not None and notification.type in source.types and not mapped.failures:
             self._count(source, mapped)
         if mapped.no_keys:
@@ -1111,8 +710,12 @@ class ReconcileSlot(HandlerSlot[Causes]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no key waits, runs or backs off, and no change waits for its keys."""
-        return super().is_idle and not len(self._unmapped)
+        """Whether no key waits, runs or backs off, and no change waits for its keys.
+
+        A key counts that comes as soon as the cache has its finalizer, and one that only waits for its
+        Requeue does not.
+        """
+        return super().is_idle and not (len(self._unmapped) or self.finalizers.awaited)
 
     def cache_synced(self) -> None:
         """As of any handler; what waits for the reconciled kind is judged."""
@@ -1152,18 +755,18 @@ class ReconcileSlot(HandlerSlot[Causes]):
         if self.dead_letters.take(key) is None:
             return RequeueResult.NONE
         cause = Cause("Requeue", self.binding.plan.resource, key, "DeadLetter")
-        self._keys.add(key, cause, Priority.LIVE, rests=False)
+        self.queue_key(key, cause, rests=False)
         self.wake()
         return RequeueResult.REQUEUED
 
     def written(self, written: Written, origin: WriteOrigin, caches: Iterable[ManagedInformer]) -> None:
         """Hold keys back until the caches have a write of this handler."""
         own_kind = _own_informers(self.binding)[0].identity.group_kind
-        self._keys.unseen.note(written, origin, caches, own_kind=own_kind)
+        self.gate.unseen.note(written, origin, caches, own_kind=own_kind)
 
     def guard_by(self, guard: CallGuard) -> None:
         """Ask this guard about own writes of the handler."""
-        self._keys.guard = guard
+        self.gate.guard = guard
 
     def _report_lag(self, message: str) -> None:
         self._log.warning(f"{self.name}: {message}", handler=self.name, generation=self.binding.generation)
@@ -1173,14 +776,14 @@ class ReconcileSlot(HandlerSlot[Causes]):
         found = super().statistics()
         return replace(
             found,
-            queued=found.queued + len(self._unmapped),
+            queued=found.queued + len(self._unmapped) + self.finalizers.awaited,
             unmapped=len(self._unmapped),
             no_keys=self._mapper.no_keys,
             watches=tuple(self._watches()),
-            cache_waits=self._keys.unseen.held_back,
-            cache_lags=self._keys.unseen.lagging,
+            cache_waits=self.gate.unseen.held_back,
+            cache_lags=self.gate.unseen.lagging,
             workqueue=self._keys.workqueue_statistics(),
-            own_writes=self._keys.own_writes,
+            own_writes=self.gate.own_writes,
             finalizer=self.binding.plan.finalizer or None,
             finalized=self.finalizers.finalized,
             leftovers=0 if self.leftovers is None else self.leftovers.count,
@@ -1201,7 +804,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
             if managed in _own_informers(self.binding):
                 registration.retime(period)
 
-    def _make_invocations(self, clock: Clock, log: Log) -> Invocations[Causes]:
+    def _make_invocations(self, clock: Clock, log: Log) -> Invocations[Reasons]:
         self._mapper = Reconciliations(self, self._keys, loop=self._loop, clock=clock, log=log)
         return self._mapper
 
@@ -1211,7 +814,7 @@ class ReconcileSlot(HandlerSlot[Causes]):
         feed = _Feed(self, managed)
         return managed.informer.add_listener(feed, resync_period=period, initial=initial, deferred=True)
 
-    def ended(self, invocation: Invocation[Causes]) -> None:
+    def ended(self, invocation: Invocation[Reasons]) -> None:
         """A key was reconciled or given up; it is held still. In the thread of a worker."""
         assert isinstance(invocation, Reconciliation)
         initial = self._initial
@@ -1222,16 +825,16 @@ class ReconcileSlot(HandlerSlot[Causes]):
 
     def _look_synced(self) -> None:
         if self._initial_complete and not self._synced:
-            self._synced = not self._initial or self._keys.idle
+            self._synced = not self._initial or (self._keys.idle and not self.finalizers.awaited)
             if self._synced:
                 self._initial = None
 
 
-def _newer(older: Causes, newer: Causes) -> Causes:  # noqa: ARG001 - a key needs no older causes
+def _newer(older: tuple[Cause, ...], newer: tuple[Cause, ...]) -> tuple[Cause, ...]:  # noqa: ARG001 - a key needs no older causes
     return newer
 
 
-def _weight(causes: Causes) -> int:
+def _weight(causes: tuple[Cause, ...]) -> int:
     return 200 * len(causes)  # their texts are short names and keys
 
 
@@ -1241,7 +844,7 @@ def _priority(notification: Notification) -> Priority:
     return Priority.BACKGROUND if in_background else Priority.LIVE
 
 
-def _reason(notification: Notification) -> VersionId | None:
+def _reason(notification: Notification) -> Version | None:
     """Uid and version of a Modified of the watch, which is one write; None for any other change."""
     if notification.type is not ChangeType.MODIFIED or notification.reason is not ChangeReason.WATCH:
         return None

@@ -16,12 +16,13 @@ import msgspec
 from declctl.kit import Clock, set_within
 from declctl.objects import ChangeType, Notification, merge
 from declctl.runtime.caching.managed_informer import ManagedInformer
-from declctl.workqueue import Delays
+from declctl.workqueue import Reasons, ReconcileQueue
 
 MOST_GONE = 10_000  # objects that are gone, and wait; all others are in a cache anyway
 _SLICE = 20  # changes that are judged in one turn of the loop
 S = TypeVar("S")  # what leads from a change to keys: a KeySource
 _Id = tuple[ManagedInformer, str]
+_NONE = Reasons({})  # it is due, and that is all
 
 
 class WaitingChange(msgspec.Struct, Generic[S], eq=False):
@@ -64,7 +65,7 @@ class WaitingChanges(Generic[S]):
         self._clock = clock
         self._changes: dict[_Id, WaitingChange[S]] = {}
         self._gone: dict[_Id, None] = {}  # those of them whose object is gone, the oldest first
-        self._due: Delays[_Id] = Delays(clock=clock)
+        self._due: ReconcileQueue[_Id] = ReconcileQueue(clock=clock)
         self._moved = asyncio.Event()  # a time has come nearer
         self._task: asyncio.Task[None] | None = None  # judges what is due, while anything waits
 
@@ -82,7 +83,7 @@ class WaitingChanges(Generic[S]):
                 self._give_up(self._changes[next(iter(self._gone))])
         else:
             self._gone.pop(identity, None)
-        self._due.add(identity, seconds)
+        self._due.add_after(identity, seconds, _NONE)
         self._moved.set()
         if self._task is None or self._task.done():
             self._task = self._loop.create_task(self._judge_due(), name="waiting changes")
@@ -95,7 +96,7 @@ class WaitingChanges(Generic[S]):
         """Judge the changes at once that wait for the kind of their keys."""
         for identity, change in self._changes.items():
             if change.is_unsynced:
-                self._due.add(identity, 0.0)
+                self._due.add(identity, _NONE)
         self._moved.set()
 
     @property
@@ -108,7 +109,7 @@ class WaitingChanges(Generic[S]):
         for identity, change in tuple(self._changes.items()):
             if found := sources.get(change.managed):
                 change.sources, change.attempts = found, 0
-                self._due.add(identity, 0.0)
+                self._due.add(identity, _NONE)
             else:
                 self._forget(identity)
         self._moved.set()
@@ -137,11 +138,14 @@ class WaitingChanges(Generic[S]):
                 self._moved.clear()
                 await set_within(self._moved, seconds, clock=self._clock)
                 continue
-            for number, identity in enumerate(self._due.take_due(), start=1):
-                change = self._changes.get(identity)
+            judged = 0
+            while (item := self._due.take()) is not None:
+                change = self._changes.get(item.key)
                 if change is not None:
                     self._judge(change)
+                self._due.done(item)
+                judged += 1
                 # User code may have judged for long: events go first.
-                if number % _SLICE == 0:
+                if judged % _SLICE == 0:
                     await asyncio.sleep(0)
             await asyncio.sleep(0)

@@ -15,7 +15,7 @@ from declctl.admin import StaticToken, serve
 from declctl.admin.metrics import MetricInfo, StatusCollector, catalog
 from declctl.hooks.metrics import MetricRefused, MetricsRegistry
 from declctl.kit import ManualClock
-from declctl.workqueue import RateLimitingQueue
+from declctl.workqueue import ItemFastSlowRateLimiter, RateLimitingQueue
 from tests.rooms.admin.conftest import LOOPBACK, NOTIFY, PODS, values_of
 
 # Each metric with its type, and its values for the status of the tests by the values of its labels.
@@ -182,12 +182,14 @@ def test_a_scraper_that_asks_for_openmetrics_gets_it(ask: Callable):
 def test_the_work_queue_of_a_reconciler_has_client_gos_metrics(runtime) -> None:
     """Dashboards for controllers work: the names and the label are those of client-go."""
     clock = ManualClock()
-    queue: RateLimitingQueue[str] = RateLimitingQueue(clock=clock)
+    queue: RateLimitingQueue[str] = RateLimitingQueue(
+        clock=clock, limiter=ItemFastSlowRateLimiter(60.0, 60.0, 1)
+    )
     for key in ("a", "b", "c"):
         queue.add(key)
     clock.set(2.0)
     queue.get_nowait()
-    queue.retry_after("a", 60.0)
+    queue.add_rate_limited("a")
     queue.done("a")
     queue.get_nowait()
     clock.set(3.0)

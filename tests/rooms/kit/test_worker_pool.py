@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from declctl.kit import KeyedQueue, LoopThread, ManualClock, SystemClock
-from declctl.kit.keyed_queue import QueueItem
+from declctl.kit import ChangeQueue, LoopThread, ManualClock, SystemClock
+from declctl.kit.key_queue import QueueItem
 from declctl.kit.worker_budget import TURN_SECONDS, WorkerBudget
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, ends_worker, settle_cancellation
 
@@ -18,8 +18,8 @@ class Odd(BaseException):
     """What no `except Exception` catches."""
 
 
-def queue_of(clock: SystemClock | ManualClock) -> KeyedQueue[int]:
-    return KeyedQueue(clock=clock, weigh=lambda _: 1, merge=lambda a, b, _: [a, b], merge_above=1 << 30)
+def queue_of(clock: SystemClock | ManualClock) -> ChangeQueue[int]:
+    return ChangeQueue(clock=clock, weigh=lambda _: 1, merge=lambda a, b, _: [a, b], merge_above=1 << 30)
 
 
 class Scene:
@@ -392,11 +392,11 @@ def test_threads_never_exceed_the_budget() -> None:
     running, most, left = [0], [0], [300]
     done = threading.Event()
     pools: list[ThreadWorkerPool[int]] = []
-    queues: list[KeyedQueue[int]] = []
+    queues: list[ChangeQueue[int]] = []
     for _ in range(3):
         queue = queue_of(clock)
 
-        def work(item: QueueItem[int], queue: KeyedQueue[int] = queue) -> bool:
+        def work(item: QueueItem[int], queue: ChangeQueue[int] = queue) -> bool:
             with lock:
                 running[0] += 1
                 most[0] = max(most[0], running[0])

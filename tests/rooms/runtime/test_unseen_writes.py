@@ -15,9 +15,9 @@ from declctl.kit import ManualClock
 from declctl.manifest.plan import WatchKey
 from declctl.objects import Cause, GroupVersionKind, ObjectKey, Record
 from declctl.runtime.caching.identities import CacheIdentity
-from declctl.runtime.reconciling.reconcile_slot import ReconcileQueue
+from declctl.runtime.reconciling.call_gate import CallGate
 from declctl.runtime.reconciling.unseen_writes import OTHERS_SECONDS, OWN_SECONDS
-from declctl.workqueue import Priority
+from declctl.workqueue import Reasons, ReconcileQueue
 from declctl.writes import WriteOrigin, WriteVerb, Written
 
 POD, MAP = GroupVersionKind.of("v1", "Pod"), GroupVersionKind.of("v1", "ConfigMap")
@@ -110,7 +110,8 @@ class Keys:
         self.clock = ManualClock()
         self.reports: list[str] = []
         self.woken = 0
-        self.queue = ReconcileQueue(clock=self.clock, epochs=None, report=self.reports.append, wake=self.wake)
+        gate = CallGate(clock=self.clock, report=self.reports.append, wake=self.wake)
+        self.queue, self.unseen = ReconcileQueue[str](clock=self.clock, gate=gate), gate.unseen
         self.queue.max_running = 2
 
     def wake(self) -> None:
@@ -118,12 +119,12 @@ class Keys:
 
     def wrote(self, by: str, written: Written, *caches: Cache) -> None:
         """A call for a key has written."""
-        self.queue.unseen.note(written, WriteOrigin("web", 1, key=by), caches, own_kind=OWN)
+        self.unseen.note(written, WriteOrigin("web", 1, key=by), caches, own_kind=OWN)
 
     def add(self, *keys: str) -> None:
         """Something has changed."""
         for key in keys:
-            self.queue.add(key, CHANGED, Priority.LIVE)
+            self.queue.add(key, Reasons({CHANGED: None}))
 
     def hold(self, *caches: Cache, written: Written | None = None) -> None:
         """The key a/web has written version 7 of a/settings, unless told otherwise, and waits for it."""
@@ -160,7 +161,7 @@ def test_a_key_waits_until_the_cache_has_what_it_wrote(keys, cache) -> None:
     assert (keys.queue.next_due(), keys.woken) == (0.0, 1)
     keys.add("a/web")  # the event of the child leads to the key, too
     assert (keys.take(), keys.take()) == ("a/web", None)
-    assert (keys.queue.unseen.held_back, keys.queue.idle) == (1, True)
+    assert (keys.unseen.held_back, keys.queue.idle) == (1, True)
     assert cache.informer.observers == []
 
 
@@ -258,7 +259,7 @@ def test_other_keys_wait_for_ten_seconds_at_most_and_that_is_told(keys, cache) -
     assert keys.take() is None
     keys.clock.set(0.2)
     assert (keys.take(), keys.take()) == ("a/db", None)
-    assert keys.queue.unseen.lagging == 1
+    assert keys.unseen.lagging == 1
     assert "a cache lags: it has lacked version 7 of a/settings (ConfigMap) for 10 s" in keys.reports[0]
     keys.clock.set(OWN_SECONDS)
     assert keys.take() == "a/web"
@@ -270,7 +271,7 @@ def test_no_more_keys_are_held_back_than_there_are_workers(keys, cache) -> None:
     keys.wrote("a/web", applied("a/settings", 7), cache)
     keys.add("a/1", "a/2", "a/3", "a/4")
     assert keys.take() is None
-    assert keys.queue.unseen.held_back == 2
+    assert keys.unseen.held_back == 2
     cache.bookmark(7)
     assert [keys.take() for _ in range(5)] == ["a/1", "a/2", "a/3", "a/4", None]
 
@@ -353,7 +354,7 @@ class Holding(RuleBasedStateMachine):
 
     def take(self, writes: list[str]) -> bool:
         item = self.keys.queue.take()
-        now_held = {held.key for held in self.keys.queue.unseen.held()}
+        now_held = {held.key for held in self.keys.unseen.held()}
         if item is not None:
             key = item.key
             assert not self.waits(key)
@@ -365,7 +366,7 @@ class Holding(RuleBasedStateMachine):
         self.held = {key: self.held.get(key, len(self.made)) for key in now_held}
         if item is None:
             assert all(self.waits(key) for key in now_held)
-            assert now_held == self.due or self.keys.queue.unseen.others == 2
+            assert now_held == self.due or self.keys.unseen.others == 2
         return item is not None
 
     @rule(writes=WRITES)

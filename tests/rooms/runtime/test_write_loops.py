@@ -7,8 +7,8 @@ import pytest
 from declctl.kit import ManualClock
 from declctl.objects import Cause, GroupVersionKind, ObjectKey
 from declctl.runtime.handling.write_loops import LONGEST_DELAY, MOST_IN_A_MINUTE, WriteLoops, changed_fields
-from declctl.runtime.reconciling.reconcile_slot import ReconcileQueue
-from declctl.workqueue import Priority
+from declctl.runtime.reconciling.call_gate import CallGate
+from declctl.workqueue import Reasons, ReconcileQueue
 from declctl.writes import WriteOrigin, WriteVerb, Written
 
 POD = GroupVersionKind.of("v1", "Pod")
@@ -241,11 +241,22 @@ def test_the_changed_fields_are_named_without_those_of_the_server() -> None:
 
 
 @pytest.fixture
-def queue(scene) -> ReconcileQueue:
-    """The queue of the handler web."""
-    made = ReconcileQueue(clock=scene.clock, epochs=None)
+def gate(scene) -> CallGate:
+    """The gate of the handler web."""
+    made = CallGate(clock=scene.clock, report=scene.reports.append, wake=lambda: None)
     made.guard = scene.loops.guard("web")
     return made
+
+
+@pytest.fixture
+def queue(scene, gate) -> ReconcileQueue[str]:
+    """Its queue."""
+    return ReconcileQueue(clock=scene.clock, gate=gate)
+
+
+def changed(*versions) -> Reasons:
+    """A change of an object, whose version is known."""
+    return Reasons({CHANGED: None}, versions or None)
 
 
 def taken(queue: ReconcileQueue) -> str | None:
@@ -257,30 +268,30 @@ def taken(queue: ReconcileQueue) -> str | None:
     return item.key
 
 
-def test_a_key_is_not_taken_because_of_its_own_write(scene, queue) -> None:
+def test_a_key_is_not_taken_because_of_its_own_write(scene, gate, queue) -> None:
     """And a change of anything else in between leads to a call."""
     own = scene.write()
-    queue.add("a/web", CHANGED, Priority.LIVE, reason=own)
-    assert (taken(queue), queue.own_writes, queue.idle) == (None, 1, True)
-    queue.add("a/web", CHANGED, Priority.LIVE, reason=own)
-    queue.add("a/web", CHANGED, Priority.LIVE, reason=("u", "999"))
+    queue.add("a/web", changed(own))
+    assert (taken(queue), gate.own_writes, queue.idle) == (None, 1, True)
+    queue.add("a/web", changed(own))
+    queue.add("a/web", changed(("u", "999")))
     assert taken(queue) == "a/web"
-    queue.add("a/web", CHANGED, Priority.LIVE, reason=own)
-    queue.add("a/web", CHANGED, Priority.LIVE)
+    queue.add("a/web", changed(own))
+    queue.add("a/web", changed())
     assert taken(queue) == "a/web"
 
 
 def test_a_retry_and_a_requeue_are_not_lost_with_an_own_write(scene, queue) -> None:
     """A failed call has written before it failed: it is tried again all the same."""
     own = scene.write()
-    queue.add("a/web", CHANGED, Priority.LIVE)
+    queue.add("a/web", changed())
     queue.retry(queue.take(), 5.0)
-    queue.add("a/web", CHANGED, Priority.LIVE, reason=own)
+    queue.add("a/web", changed(own))
     item = queue.take()
     queue.requeue(item, 5.0, Cause("Requeue", "pods", "a/web", "Requested"))
     queue.done(item)
     scene.clock.set(6)
-    queue.add("a/web", CHANGED, Priority.LIVE, reason=own)
+    queue.add("a/web", changed(own))
     assert taken(queue) == "a/web"
 
 
@@ -289,8 +300,8 @@ def test_a_key_that_loops_waits_for_its_delay_and_others_do_not(scene, queue) ->
     version = scene.write()
     for _ in range(MOST_IN_A_MINUTE + 1):
         version = scene.write(reasons=[version])
-    queue.add("a/web", CHANGED, Priority.LIVE)
-    queue.add("a/db", CHANGED, Priority.LIVE)
+    queue.add("a/web", changed())
+    queue.add("a/db", changed())
     assert (taken(queue), taken(queue)) == ("a/db", None)
     assert queue.next_due() == pytest.approx(1.0)
     scene.clock.set(1.1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from declctl.kit import ManualClock
 from declctl.objects import Cause
-from declctl.workqueue import DelayingQueue, Delays, Priority, QueueShutDown
+from declctl.workqueue import DelayingQueue, Priority, QueueShutDown
 
 
 @pytest.fixture(name="clock")
@@ -76,17 +76,22 @@ async def test_delays_may_come_from_another_thread_and_before_anybody_waits(queu
 def test_items_are_due_in_the_order_of_their_earliest_moments(calls):
     """In any order of calls, each item comes once, at the earliest of its moments (client-go 251)."""
     clock = ManualClock()
-    delays = Delays(clock=clock)
+    queue = DelayingQueue(clock=clock)
     for item, seconds in calls:
-        delays.add(item, seconds)
+        queue.add_after(item, seconds)
     earliest = {item: min(s for i, s in calls if i == item) for item, _ in calls}
-    assert delays.next_due() == (min(earliest.values()) if earliest else None)
+    assert queue.next_due() == (min(earliest.values()) if earliest else None)
     seen = {}
     for moment in range(21):
-        seen |= dict.fromkeys(delays.take_due(), moment)
+        queue.add_due()
+        while len(queue):
+            item = queue.get_nowait()
+            assert item not in seen
+            seen[item] = moment
+            queue.done(item)
         clock.set(1)
     assert seen == earliest
-    assert len(delays) == 0
+    assert queue.delayed == 0
 
 
 @pytest.mark.client_go(301)
@@ -145,18 +150,16 @@ def test_a_delay_that_is_no_number_is_refused(queue, clock):
     assert (queue.get_nowait(), queue.causes_of("a")) == ("a", ())
 
 
-def test_delays_that_are_removed_take_no_memory():
+def test_delays_that_are_removed_take_no_memory(queue, clock):
     """A key that is asked for again in an hour, and changes a thousand times until then."""
-    clock = ManualClock()
-    delays = Delays(clock=clock)
-    delays.add("early", 60)
+    queue.add_after("early", 60)
     tracemalloc.start()
     for _ in range(5000):
-        delays.add("late", 3600)
-        delays.remove("late")
+        queue.add_after("late", 3600)
+        queue.cancel_delay("late")
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert taken < 50_000
-    assert delays.next_due() == 60
+    assert queue.next_due() == 60
     clock.set(60)
-    assert (delays.take_due(), len(delays)) == (["early"], 0)
+    assert (queue.get_nowait(), queue.delayed) == ("early", 0)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from declctl.kit import ManualClock
+from declctl.kit.key_queue import LIVE_IN_A_ROW
 from declctl.objects import Cause
-from declctl.workqueue import Priority, QueueEmpty, QueueShutDown, WorkQueue
-from declctl.workqueue.queue import DURATION_BOUNDS, LIVE_IN_A_ROW, MOST_CAUSES
+from declctl.workqueue import DURATION_BOUNDS, MOST_CAUSES, Priority, QueueEmpty, QueueShutDown, WorkQueue
 
 
 @pytest.fixture(name="clock")
@@ -261,20 +261,15 @@ def test_an_object_that_changes_while_it_waits_in_the_background_goes_first(queu
 
 
 @pytest.mark.client_go(297)
-@pytest.mark.parametrize("again", [False, True])
-def test_an_item_that_is_worked_on_comes_back_with_its_highest_priority(queue, again):
-    """What changes meanwhile is live, also if its worker takes it again, because it waits for a cache."""
+def test_an_item_that_is_worked_on_comes_back_with_its_highest_priority(queue):
+    """What changes meanwhile is live."""
     queue.add("a", priority=Priority.BACKGROUND)
     assert queue.priority_of(queue.get_nowait()) is Priority.BACKGROUND
     for item in "ab":
         queue.add(item, priority=Priority.BACKGROUND)
     queue.add("a")
-    if again:
-        queue.take_again("a")
-        assert queue.priority_of("a") is Priority.LIVE
-    else:
-        queue.done("a")
-        assert taken(queue, 2) == ["a", "b"]
+    queue.done("a")
+    assert taken(queue, 2) == ["a", "b"]
 
 
 @pytest.mark.client_go("Dedup")

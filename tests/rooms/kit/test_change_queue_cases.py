@@ -3,16 +3,15 @@
 import heapq
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from declctl.kit import KeyedQueue, ManualClock, SystemClock
-from declctl.kit.debounce import RestingValues
-from declctl.kit.keyed_queue import EpochCounter, QueueItem
+from declctl.kit import ChangeQueue, ManualClock, SystemClock
+from declctl.kit.key_queue import EpochCounter, QueueItem
 from declctl.kit.pending import ItemState, smallest_first
 
 
@@ -31,7 +30,7 @@ def merge(waiting, new, attempted):
 
 def queue_of(clock=None, **options):
     settings = {"merge_above": 1_000_000, "keyed": True} | options
-    return KeyedQueue(clock=clock or ManualClock(), weigh=len, merge=merge, **settings)
+    return ChangeQueue(clock=clock or ManualClock(), weigh=len, merge=merge, **settings)
 
 
 def drain(queue):
@@ -81,7 +80,7 @@ def test_values_live_no_longer_than_their_delivery():
 @pytest.mark.guarantee("G2", "G3")
 def test_threads_that_take_at_once_get_each_value_once_and_each_key_in_order():
     """Four workers and a feeder: nothing lost, nothing twice, never two of a key (G2, G3)."""
-    queue: KeyedQueue[str] = KeyedQueue(clock=SystemClock(), weigh=len, merge=merge, merge_above=1_000_000)
+    queue: ChangeQueue[str] = ChangeQueue(clock=SystemClock(), weigh=len, merge=merge, merge_above=1_000_000)
     seen: dict[str, list[int]] = {f"k{n}": [] for n in range(7)}
     busy: set[str] = set()
     faults: list[str] = []
@@ -173,7 +172,7 @@ def test_queues_that_share_a_counter_are_cut_together_until_they_part():
     assert other.epoch_of(other.take()) == 0
 
 
-Queue = KeyedQueue[str]
+Queue = ChangeQueue[str]
 
 
 def merge_texts(waiting: str, new: str, attempted: bool) -> list[str]:
@@ -188,7 +187,7 @@ def merge_texts(waiting: str, new: str, attempted: bool) -> list[str]:
 @pytest.fixture
 def queue(clock: ManualClock) -> Queue:
     """A queue with a debounce of one second."""
-    made: Queue = KeyedQueue(clock=clock, weigh=len, merge=merge_texts, merge_above=1000)
+    made: Queue = ChangeQueue(clock=clock, weigh=len, merge=merge_texts, merge_above=1000)
     made.debounce = 1.0
     return made
 
@@ -215,7 +214,7 @@ def test_a_key_that_never_rests_is_handled_too(queue: Queue, clock: ManualClock)
 
 def test_no_change_rests_while_the_buffer_is_full(clock: ManualClock) -> None:
     """`bufferBytes` bounds what rests: beyond it, the handler gets its work at once."""
-    queue: Queue = KeyedQueue(clock=clock, weigh=len, merge=merge_texts, merge_above=10)
+    queue: Queue = ChangeQueue(clock=clock, weigh=len, merge=merge_texts, merge_above=10)
     queue.debounce = 1.0
     for number in range(10):
         queue.add(f"k{number}", "x")
@@ -265,13 +264,18 @@ def test_at_the_end_of_the_process_what_rests_is_kept_and_nothing_else(
 
 
 def test_keys_that_come_and_go_leave_no_memory(clock: ManualClock) -> None:
-    """Rests that were ended early are forgotten long before their time."""
-    resting: RestingValues[Callable[[], None]] = RestingValues()
-    for _ in range(1000):
-        resting.end(resting.begin(lambda: None, 0.0, 3600.0))
-    assert resting.number == 0
-    assert resting.next() is None
-    assert resting.size <= 65
+    """What rests and is merged away long before its time is forgotten."""
+    queue = queue_of(clock)
+    queue.debounce = 3600.0
+    values = []
+    for n in range(1000):
+        value = Value("Added")
+        values.append(weakref.ref(value))
+        queue.add(f"k{n}", value)
+        del value
+        queue.add(f"k{n}", "Deleted")
+    assert sum(value() is not None for value in values) <= 65
+    assert (queue.idle, queue.next_due()) == (True, None)
 
 
 KEYS = "abcd"
@@ -353,12 +357,11 @@ def test_each_item_says_what_it_waits_for() -> None:
     queue = queue_of(clock, keyed=False)
     for key in ("runs", "fails", "runs", "waits"):
         queue.add(key, key)
-    running = queue.take()
-    failing = queue.take()
-    queue.retry(failing, 30.0)
+    queue.take()
+    queue.retry(queue.take(), 30.0)
     queue.debounce = 5.0
     queue.add("rests", "rests")
-    shown = queue.snapshot(100, [running, failing])
+    shown = queue.snapshot(100)
     assert [(item.key, item.state, item.due) for item in shown.items] == [
         ("runs", ItemState.RUNNING, None),
         ("runs", ItemState.BEHIND, None),

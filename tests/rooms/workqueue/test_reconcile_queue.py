@@ -1,16 +1,17 @@
-"""The queue of a reconciler, and the ways from objects to keys, by hand and with a manual clock."""
+"""The queue of a reconciler, by hand and with a manual clock."""
 
 import asyncio
 
 import pytest
 
-from declctl.kit.keyed_queue import EpochCounter
+from declctl.kit.key_queue import EpochCounter
 from declctl.objects import Cause
-from declctl.runtime.reconciling.reconcile_slot import ReconcileQueue
-from declctl.workqueue import Priority
+from declctl.workqueue import MOST_CAUSES, Priority, Reasons, ReconcileQueue, Verdict
 
 CHANGED = Cause("Modified", "pods", "a/web", "Watch")
 INITIAL = Cause("Added", "pods", "a/web", "Initial")
+REQUEUED = Cause("Requeue", "pods", "a/web", "Requested")
+OWN = ("uid", "2")  # the version that the handler has written
 
 
 @pytest.fixture
@@ -18,12 +19,57 @@ def epochs() -> EpochCounter:
     return EpochCounter()
 
 
+class Gate:
+    """Knows one version that the handler has written, and holds no key."""
+
+    others = 0
+
+    def __init__(self):
+        self.skipped = 0
+
+    def judge(self, item):
+        is_own = item.value.versions == (OWN,) and not item.attempts
+        self.skipped += is_own
+        return Verdict.SKIP if is_own else Verdict.CALL
+
+    def begins(self, item):
+        """Note nothing."""
+
+    def take_released(self):
+        return None
+
+    def held(self):
+        return []
+
+    def next_due(self):
+        return None
+
+    def clear(self):
+        """It holds none."""
+
+
 @pytest.fixture
-def keys(clock, epochs) -> ReconcileQueue:
+def gate():
+    return Gate()
+
+
+@pytest.fixture
+def keys(clock, epochs, gate) -> ReconcileQueue:
     """A queue for two workers."""
-    made = ReconcileQueue(clock=clock, epochs=epochs)
+    made = Keys(clock=clock, epochs=epochs, gate=gate)
     made.max_running = 2
     return made
+
+
+class Keys(ReconcileQueue):
+    """A queue that is given one cause at a time."""
+
+    def add(self, key, cause, priority, *, version=None, rests=True):
+        return super().add(key, Reasons({cause: None}, version and (version,)), priority, rests=rests)
+
+
+def causes(item):
+    return tuple(item.value.causes)
 
 
 def test_a_key_waits_once_with_all_its_causes_and_is_not_given_to_two_workers(keys):
@@ -31,7 +77,7 @@ def test_a_key_waits_once_with_all_its_causes_and_is_not_given_to_two_workers(ke
     keys.add("a/web", INITIAL, Priority.BACKGROUND)
     keys.add("a/web", CHANGED, Priority.LIVE)
     item = keys.take()
-    assert (item.key, item.value, keys.take()) == ("a/web", (INITIAL, CHANGED), None)
+    assert (item.key, causes(item), keys.take()) == ("a/web", (INITIAL, CHANGED), None)
     assert keys.statistics().merged == 1
     keys.add("a/web", CHANGED, Priority.LIVE)
     assert keys.take() is None
@@ -48,7 +94,7 @@ def test_a_failed_key_backs_off_and_a_change_ends_the_wait(keys, clock):
     assert keys.next_due() == pytest.approx(60.0)
     keys.add("a/web", INITIAL, Priority.BACKGROUND)
     item = keys.take()
-    assert (item.attempts, item.value) == (1, (CHANGED, INITIAL))
+    assert (item.attempts, causes(item)) == (1, (CHANGED, INITIAL))
     keys.done(item)
     assert keys.idle
     assert keys.statistics().backing_off == 0
@@ -97,7 +143,7 @@ def test_with_a_debounce_a_key_rests_until_nothing_leads_to_it(keys, clock):
     assert keys.statistics().waiting == 1
     clock.set(0.6)
     item = keys.take()
-    assert (item.key, item.value) == ("a/web", (INITIAL, CHANGED))
+    assert (item.key, causes(item)) == ("a/web", (INITIAL, CHANGED))
     keys.done(item)
     assert keys.idle
     assert keys.next_due() is None
@@ -157,40 +203,22 @@ def test_a_key_that_comes_again_keeps_its_priority(keys, clock, again, priority,
     assert keys.take().key == order
 
 
-REQUEUED = Cause("Requeue", "pods", "a/web", "Requested")
-OWN = ("uid", "2")  # the version that the handler has written
-
-
-class Guard:
-    """Knows one version that the handler has written."""
-
-    def is_own(self, key, reasons):
-        return bool(reasons) and all(reason == OWN for reason in reasons)
-
-    def begin(self, key, reasons):
-        """Note nothing."""
-
-    def delay(self, key):
-        return 0.0
-
-
 @pytest.mark.parametrize("when", ["during the call", "after the call"])
-def test_an_own_write_does_not_lead_to_the_call_that_a_requeue_asks_for(keys, clock, when):
+def test_an_own_write_does_not_lead_to_the_call_that_a_requeue_asks_for(keys, gate, clock, when):
     """The event of the status that a reconciler writes calls nothing; the Requeue comes when it is due."""
-    keys.guard = Guard()
     keys.add("a/web", INITIAL, Priority.LIVE)
     item = keys.take()
     if when == "during the call":
-        keys.add("a/web", CHANGED, Priority.LIVE, reason=OWN)
+        keys.add("a/web", CHANGED, Priority.LIVE, version=OWN)
     keys.requeue(item, 3600.0, REQUEUED)
     keys.done(item)
     if when == "after the call":
-        keys.add("a/web", CHANGED, Priority.LIVE, reason=OWN)
+        keys.add("a/web", CHANGED, Priority.LIVE, version=OWN)
     assert keys.take() is None
-    assert keys.own_writes == 1
+    assert gate.skipped == 1
     clock.set(3600.0)
     again = keys.take()
-    assert (again.key, again.value) == ("a/web", (REQUEUED,))
+    assert (again.key, causes(again)) == ("a/web", (REQUEUED,))
 
 
 @pytest.mark.parametrize("again", [None, 7200.0])
@@ -202,14 +230,14 @@ def test_the_newest_call_decides_when_a_key_comes_again(keys, clock, again):
     keys.done(item)
     keys.add("a/web", CHANGED, Priority.LIVE)
     item = keys.take()
-    assert item.value == (CHANGED,)
+    assert causes(item) == (CHANGED,)
     if again is not None:
         keys.requeue(item, again, REQUEUED)
     keys.done(item)
     assert keys.next_due() == again
     clock.set(7200.0)
     item = keys.take()
-    assert (None if again is None else (REQUEUED,)) == (item and item.value)
+    assert (None if again is None else (REQUEUED,)) == (item and causes(item))
 
 
 def test_a_retry_that_a_change_overtakes_is_made_once(keys, clock):
@@ -219,13 +247,13 @@ def test_a_retry_that_a_change_overtakes_is_made_once(keys, clock):
     keys.add("a/web", CHANGED, Priority.LIVE)
     keys.retry(item, 30.0)
     item = keys.take()
-    assert (item.attempts, set(item.value)) == (1, {INITIAL, CHANGED})
+    assert (item.attempts, set(causes(item))) == (1, {INITIAL, CHANGED})
     keys.retry(item, 60.0)
     clock.set(30.0)
     assert keys.take() is None
     clock.set(30.0)
     item = keys.take()
-    assert (item.attempts, set(item.value)) == (2, {INITIAL, CHANGED})
+    assert (item.attempts, set(causes(item))) == (2, {INITIAL, CHANGED})
     keys.done(item)
     clock.set(100.0)
     assert keys.take() is None
@@ -237,52 +265,43 @@ def test_a_retry_that_is_hurried_is_made_once(keys, clock):
     keys.retry(keys.take(), 30.0)
     assert keys.hurry(lambda item: True)
     item = keys.take()
-    assert (item.attempts, item.value) == (1, (CHANGED,))
+    assert (item.attempts, causes(item)) == (1, (CHANGED,))
     keys.done(item)
     clock.set(31.0)
     assert keys.take() is None
     assert keys.next_due() is None
 
 
-def test_a_call_knows_how_long_its_oldest_change_has_waited(keys, clock):
-    """The lag of a reconciler: several changes lead to one call, which is late by the oldest of them.
+def test_the_reasons_of_a_key_are_those_of_all_that_led_to_it():
+    """Each cause once, the oldest change, and the versions of changes unless anything else led to it."""
+    first = Reasons({CHANGED: None}, (OWN,), 5.0, ("u@1",))
+    both = first.merge(Reasons({INITIAL: None, CHANGED: None}, (("uid", "3"),), 7.0, ("u@2",)))
+    assert both == Reasons({CHANGED: None, INITIAL: None}, (OWN, ("uid", "3")), 5.0, ("u@1", "u@2"))
+    assert both.merge(Reasons({INITIAL: None})) == Reasons(both.causes, None, 5.0, both.events)
+    assert Reasons({INITIAL: None}).merge(first) == Reasons(both.causes, None, 5.0, ("u@1",))
+    for number in range(2 * MOST_CAUSES):
+        first = first.merge(
+            Reasons({Cause("Added", "pods", f"a/{number}", "Watch"): None}, (OWN,), None, ("u",))
+        )
+    assert (len(first.causes), first.versions, len(first.events)) == (MOST_CAUSES, None, MOST_CAUSES)
 
-    First syncs, resyncs and a `Requeue` of the reconciler are due by themselves.
-    """
-    keys.add("a/web", INITIAL, Priority.BACKGROUND)
-    keys.add("a/web", Cause("Resync", "pods", "a/web", "Resync"), Priority.BACKGROUND)
-    keys.add("a/web", Cause("Requeue", "pods", "a/web", "DeadLetter"), Priority.LIVE)
-    assert keys.changes_of("a/web") == (None, ())
-    clock.set(10.0)
-    keys.add("a/web", CHANGED, Priority.LIVE)
-    clock.set(2.0)
-    keys.add("a/web", CHANGED, Priority.LIVE)
+
+def test_a_retry_is_not_late_because_of_what_the_failed_call_has_read(keys):
+    """Of a refused call, the reasons stay; the worker of another one takes its changes away."""
+    keys.add("a/web", CHANGED, Priority.LIVE, version=OWN)
     item = keys.take()
-    assert clock.monotonic() - keys.changes_of("a/web")[0] == pytest.approx(2.0)
-    assert keys.changes_of("a/web") == (None, ())  # a retry of this call is late by nothing
-    keys.retry(item, 1.0)
-    clock.set(5.0)
-    assert keys.take() is not None
-    assert keys.changes_of("a/web") == (None, ())
-
-
-def test_changes_that_no_call_has_read_are_those_of_the_next_call(keys, clock):
-    """The breaker of the plugin has refused the call: the lag goes on, from the oldest change."""
-    keys.add("a/web", CHANGED, Priority.LIVE, event_id="u@1")
+    assert item is None  # its own write
+    ReconcileQueue.add(keys, "a/web", Reasons({CHANGED: None}, (("uid", "3"),), 5.0, ("u@3",)))
+    keys.retry(keys.take(), 0.0)
     item = keys.take()
-    refused = keys.changes_of("a/web")
-    clock.set(5.0)
-    keys.add("a/web", CHANGED, Priority.LIVE, event_id="u@2")
-    keys.not_called("a/web", *refused)
+    assert item.value == Reasons({CHANGED: None}, None, 5.0, ("u@3",))
+    item.value = Reasons(item.value.causes)
     keys.retry(item, 0.0)
-    assert keys.take() is not None
-    changed_at, events = keys.changes_of("a/web")
-    assert clock.monotonic() - changed_at == pytest.approx(5.0)
-    assert list(events) == ["u@1", "u@2"]
+    assert keys.take().value == Reasons({CHANGED: None})
 
 
 def _listed(queue, most=100):
-    return [(item.key, str(item.state), item.value.name) for item in queue.snapshot(most).items]
+    return [(item.key, str(item.state), Priority(item.priority).name) for item in queue.snapshot(most).items]
 
 
 def test_the_listing_has_each_key_at_its_turn(keys):
@@ -303,7 +322,7 @@ def test_the_listing_has_each_key_at_its_turn(keys):
     keys.debounce = 20.0
     keys.add("rests", CHANGED, Priority.LIVE)
     shown = keys.snapshot(100)
-    waiting = [(item.key, item.value) for item in shown.items if item.state == "Waiting"]
+    waiting = [item.key for item in shown.items if item.state == "Waiting"]
     assert _listed(keys)[0] == ("runs", "Running", "LIVE")
     assert shown.items[0].again
     assert _listed(keys)[-3:] == [
@@ -321,4 +340,4 @@ def test_the_listing_has_each_key_at_its_turn(keys):
         order.append(item.key)
         keys.done(item)
     # `runs` was added again: it has waited behind those of its priority since its call has ended.
-    assert [key for key in order if key != "runs"] == [key for key, _ in waiting]
+    assert [key for key in order if key != "runs"] == waiting

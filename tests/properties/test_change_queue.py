@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from declctl.kit import KeyedQueue, ManualClock
-from declctl.kit.keyed_queue import QueueItem
+from declctl.kit import ChangeQueue, ManualClock
+from declctl.kit.key_queue import QueueItem
 from tests.properties.merging import ModelOfQueue, Value, merge
 
 KEYS = st.sampled_from("abcd")
@@ -30,7 +30,6 @@ class Item:
     attempts: int = 0
     due: float | None = None
     backs_off: bool = False  # no `take` has found it due
-    fixed: bool = False
     delayed: bool = False
     excluded: bool = False
     taken: QueueItem[Value] | None = None
@@ -43,7 +42,7 @@ class LanesMachine(ModelOfQueue):
     @initialize(keyed=st.booleans(), merge_above=st.sampled_from([0, 20, 60, 10_000]), max_running=ROOM)
     def start(self, keyed: bool, merge_above: int, max_running: int) -> None:
         self.clock = ManualClock()
-        self.queue: KeyedQueue[Value] = KeyedQueue(
+        self.queue: ChangeQueue[Value] = ChangeQueue(
             clock=self.clock,
             weigh=lambda v: v.weight,
             merge=merge,
@@ -94,7 +93,7 @@ class LanesMachine(ModelOfQueue):
             overtaken = [other for other in free if other.turn < item.turn]
             assert not overtaken, "a value overtook an older one whose key was never held"
             self.taken += 1
-        item.taken, item.due, item.fixed = taken, None, True
+        item.taken, item.due = taken, None
         self._delay(item.key)
 
     @precondition(lambda self: self._running())
@@ -119,7 +118,6 @@ class LanesMachine(ModelOfQueue):
         item.due = self.clock.monotonic() + delay
         if not self.queue.keyed:
             return
-        item.fixed = False
         for newer in [other for other in self._of(item.key) if other is not item]:
             remaining = merge(item.value, newer.value, True)
             if len(remaining) != 1:
@@ -199,7 +197,9 @@ class LanesMachine(ModelOfQueue):
         tail = next(iter(reversed(self._of(key))), None)
         weight = sum(item.value.weight for item in self.items)
         full = self.queue.keyed or weight >= self.queue.merge_above
-        if full and tail is not None and not tail.fixed and self._owner(tail.epoch) == self.epoch:
+        # What was attempted keeps its value, unless the newest value is all that counts.
+        fixed = tail is not None and (tail.taken is not None or (tail.attempts and not self.queue.keyed))
+        if full and tail is not None and not fixed and self._owner(tail.epoch) == self.epoch:
             remaining = merge(tail.value, value, tail.attempts > 0)
             if len(remaining) == 1:
                 tail.value = remaining[0]

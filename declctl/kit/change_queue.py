@@ -1,0 +1,309 @@
+"""The queue of changes: all values of a key in their order, one at a time.
+
+Every notification that waits for a handler or a listener is an `Item` of such a queue. The caller defines the
+weight of a value, and the merge of two values of one key, which limits the weight of the queue.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
+from typing import Any, TypeVar
+
+from declctl.kit.clock import Clock
+from declctl.kit.key_queue import NO_EPOCH, EpochCounter, Item, KeyQueue, QueueItem
+from declctl.kit.pending import ItemState, PendingItem
+
+T = TypeVar("T")
+
+# A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
+_WAITING, _BEHIND, _RESTING = ItemState.WAITING, ItemState.BEHIND, ItemState.RESTING
+_RUNNING, _BACKING_OFF = ItemState.RUNNING, ItemState.BACKING_OFF
+
+
+class ChangeQueue(KeyQueue[str, T]):
+    """Values in order of arrival, one at a time for each key. From any thread; no method waits.
+
+    - The values of one key are handed out in the order in which they were added, never two at a time.
+    - Values of different keys are handed out in the order in which they were added; a value whose key is held
+      is passed over until the key is free.
+    - After `retry`, a key stays held until the value was due, taken and done. What waits behind it belongs to
+      the epoch of the retry, as its turn can't come before.
+    - Up to the weight `merge_above` of all values, none is merged. Beyond it, and always if `keyed`, a new
+      value is merged with the waiting one of its key and epoch. `merge(waiting, new, attempted)` returns the
+      values that remain: none, one, or both. A value that was attempted before can't be merged to none.
+    - A value that rests is merged with newer ones of its key. It will belong to the epoch in which its rest
+      ends. While all values together have the weight `merge_above` or more, none rests.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        weigh: Callable[[T], int],
+        merge: Callable[[T, T, bool], Sequence[T]],
+        merge_above: int,
+        keyed: bool = False,
+        max_running: int | None = None,
+        epochs: EpochCounter | None = None,
+    ) -> None:
+        super().__init__(clock=clock, epochs=epochs, max_running=max_running)
+        self.merge_above = merge_above
+        self.keyed = keyed
+        self._weigh = weigh
+        self._merge = merge
+        # By key: its items in their order, never none. The first one runs, backs off, waits in the row of
+        # turns, or rests. The others are behind it, and the last ones of them may rest.
+        self._keys: dict[str, list[QueueItem[T]]] = {}
+        self._parted = False  # no further epoch will begin
+
+    def add(self, key: str, value: T) -> None:
+        """Append a value of `key`."""
+        self.add_all([(key, value)])
+
+    def add_all(self, values: Sequence[tuple[str, T]]) -> None:
+        """Append several values, in their order."""
+        with self._lock:
+            now = self._now()
+            self._added += len(values)
+            if self._resting and not self.debounce:
+                self._end_rests()
+            for key, value in values:
+                items = self._keys.get(key)
+                if items is not None:
+                    tail = items[-1]
+                    full = self.keyed or self._weight >= self.merge_above
+                    # Only the last value of a key may be merged with a newer one, so that the order is kept.
+                    if (full or tail.state is _RESTING) and self._merge_into(items, tail, value, now):
+                        continue
+                rests = self.debounce > 0
+                if rests and self._weight >= self.merge_above:
+                    rests = False
+                    self._end_rests()
+                self._append(key, value, now, rests=rests)
+
+    def add_if_free(self, key: str, values: Sequence[tuple[T, Any]]) -> bool:
+        """Append values of `key`, each with its `retry_state`, unless the key has a pending value.
+
+        Returns whether they were appended. None of them is merged with another. A value that has a
+        `retry_state` was attempted before.
+        """
+        with self._lock:
+            if key in self._keys:
+                return False
+            for value, state in values:
+                self._append(key, value, self._now(), rests=False).retry_state = state
+            self._added += len(values)
+            return True
+
+    def retry(self, item: QueueItem[T], delay: float) -> None:
+        """Hand an item out again in `delay` seconds; its key stays held.
+
+        With `keyed`, a newer value takes its place and its attempts.
+        """
+        with self._lock:
+            items = self._keys[item.key]
+            self._come_back(item)
+            item.attempts += 1
+            self._join(items, NO_EPOCH)
+            self._wait_until(item, _BACKING_OFF, self._now() + delay)
+            while self.keyed and len(items) > 1:
+                remaining = self._merge(item.value, items[1].value, True)
+                if len(remaining) != 1:
+                    return
+                self._merged += 1
+                self._replace(item, remaining[0])
+                self._vanish(items, 1)
+
+    def part(self) -> None:
+        """Stop sharing the counter, as no other code will come.
+
+        What is behind a retry, and retries that are due, count as outstanding from now on.
+        """
+        super().part()
+        self._parted = True
+
+    def outstanding(self, epoch: int) -> int:
+        """How many values of exactly this epoch have not left.
+
+        After `part`, those that will belong to it are among them, but for what backs off or rests.
+        """
+        with self._lock:
+            found = self._epochs.pending.get(epoch, 0)
+            if self._parted and epoch == self._epochs.counter.newest:
+                self._look_at_later()
+                found += self._epochs.pending.get(NO_EPOCH, 0) - self._backing_off - self._resting
+            return found
+
+    def end_debounce(self) -> bool:
+        """End all rests: their values belong to the newest epoch. Returns whether there was one. O(n)."""
+        with self._lock:
+            self.debounce = 0.0
+            rested = self._resting > 0
+            self._end_rests()
+            return rested
+
+    def keep_resting(self) -> tuple[bool, int]:
+        """End all rests, and drop all other waiting values but those of the same keys. O(n).
+
+        Returns whether a value has rested, and the number of dropped values. If none has rested, nothing is
+        dropped. Values in back-off stay.
+        """
+        with self._lock:
+            self.debounce = 0.0
+            keys = {item.key for item in self._rests()}
+            if not keys:
+                return False, 0
+            dropped = 0
+            for key, items in tuple(self._keys.items()):
+                if key not in keys:
+                    kept = items[0].is_taken or items[0].attempts > 0
+                    dropped += len(items) - kept
+                    while len(items) > kept:
+                        self._vanish(items, len(items) - 1)
+            self._end_rests()
+            self._dropped += dropped
+            return True, dropped
+
+    # The methods below are called under the lock.
+
+    def _append(self, key: str, value: T, now: float, *, rests: bool) -> QueueItem[T]:
+        items, weight = self._keys.get(key), self._weigh(value)
+        behind_retry = items is not None and _is_retry(items[0])
+        epoch = NO_EPOCH if rests or behind_retry else self._epochs.counter.newest
+        item = Item(key, value, now, epoch, turn=next(self._order), weight=weight)
+        self._weight += weight
+        self._epochs.pending[epoch] += 1
+        if rests:
+            # Values of one key end their rests in their order.
+            tail = None if items is None else items[-1]
+            self._rest(item, now, not_before=(tail and tail.due) or 0.0)
+        elif items is None:
+            self._rows[0].push(item)
+        else:
+            item.state = _BEHIND
+        if items is None:
+            self._keys[key] = [item]
+        else:
+            items.append(item)
+        return item
+
+    def _merge_into(self, items: list[QueueItem[T]], waiting: QueueItem[T], value: T, now: float) -> bool:
+        """Merge a value with the last one of its key; returns False if it has to be appended."""
+        # What was attempted keeps its value for the next attempt, unless the newest value is all that counts.
+        if waiting.is_taken or (waiting.attempts and not self.keyed):
+            return False
+        if self._epochs.of(waiting.epoch) != self._epochs.counter.newest:
+            return False
+        attempted = waiting.attempts > 0 or waiting.retry_state is not None
+        remaining = self._merge(waiting.value, value, attempted)
+        if len(remaining) > 1 or (attempted and not remaining):
+            return False
+        if remaining:
+            self._merged += 1
+            self._replace(waiting, remaining[0])
+            if waiting.state is _RESTING:
+                self._rest_longer(waiting, now)
+        else:
+            self._merged += 2  # neither of the two is handed out
+            self._vanish(items, len(items) - 1)
+        return True
+
+    def _replace(self, item: QueueItem[T], value: T) -> None:
+        weight = self._weigh(value)
+        self._weight += weight - item.weight
+        item.value, item.weight = value, weight
+
+    def _vanish(self, items: list[QueueItem[T]], at: int) -> None:
+        """Remove an item that no worker has."""
+        item = items.pop(at)
+        if not items:
+            del self._keys[item.key]
+        state = item.state
+        if item.due is not None:
+            self._end_delay(item)
+        self._leave(item)
+        if state is _WAITING:
+            del item.value  # its entry stays in the row for a while, and must not keep the value alive
+            self._rows[0].left()
+
+    def _took(self, item: QueueItem[T]) -> None:
+        if item.epoch == NO_EPOCH:
+            self._join(self._keys[item.key], self._epochs.counter.newest)
+
+    def _join(self, items: list[QueueItem[T]], epoch: int) -> None:
+        """Let the item that holds its key belong to an epoch, with the values that wait behind it."""
+        for item in items:
+            # A value that rests gets its epoch when that ends.
+            if item.state is not _RESTING:
+                self._epochs.move(item, epoch)
+
+    def _freed(self, item: QueueItem[T]) -> bool:
+        items = self._keys[item.key]
+        items.pop(0)
+        if not items:
+            del self._keys[item.key]
+            return False
+        following = items[0]
+        if following.state is _BEHIND:
+            self._wait_for_turn(following, following.turn)
+        return True
+
+    def _came_due(self, item: QueueItem[T], state: ItemState) -> None:
+        items = self._keys[item.key]
+        if state is _RESTING:
+            item.turn = next(self._order)
+            if not _is_retry(items[0]):
+                self._epochs.move(item, self._epochs.counter.newest)
+        if items[0] is item:
+            self._wait_for_turn(item, item.turn)
+        else:
+            item.state = _BEHIND
+
+    def _drop_all(self) -> int:
+        dropped = 0
+        for key, items in tuple(self._keys.items()):
+            kept = int(items[0].is_taken)
+            for item in items[kept:]:
+                item.due = None
+                self._taken -= item.attempts > 0
+                self._leave(item)
+            dropped += len(items) - kept
+            del items[kept:]
+            if not items:
+                del self._keys[key]
+        return dropped
+
+    def _in_order(self) -> Iterator[PendingItem]:
+        # What is behind an item has its turn when that is done, and before all later turns.
+        freed: list[
+            tuple[int, int, list[QueueItem[T]]]
+        ] = []  # a heap: turn, and place among those of its key
+
+        def free(items: list[QueueItem[T]], at: int) -> None:
+            if at < len(items) and items[at].state is _BEHIND:
+                heapq.heappush(freed, (items[at].turn, at, items))
+
+        for item in self._out.values():
+            yield self._as_pending(item, _RUNNING)
+            free(self._keys[item.key], 1)
+        waiting = self._rows[0].in_order()
+        head = next(waiting, None)
+        while freed or head is not None:
+            if head is None or (freed and freed[0][0] < head.turn):
+                _, at, items = heapq.heappop(freed)
+                yield self._as_pending(items[at], _BEHIND)
+                free(items, at + 1)
+            else:
+                yield self._as_pending(head, _WAITING)
+                free(self._keys[head.key], 1)
+                head = next(waiting, None)
+        for item in self._soonest():
+            yield self._as_pending(item, item.state)
+            if item.state is _BACKING_OFF:
+                for each in takewhile(lambda behind: behind.state is _BEHIND, self._keys[item.key][1:]):
+                    yield self._as_pending(each, _BEHIND)
+
+
+def _is_retry(head: Item[str, Any]) -> bool:
+    """Whether the first item of a key is to be retried."""
+    return head.epoch == NO_EPOCH and head.attempts > 0

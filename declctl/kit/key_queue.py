@@ -1,0 +1,607 @@
+"""The queue of a handler: what waits for its workers, and when a key comes again.
+
+    add ──┬───────────────────────▶ WAITING ──▶ take ──▶ RUNNING ──┬──▶ done, drop: it leaves
+          └─▶ RESTING (debounce) ─────▲                    │       └──▶ retry: BACKING_OFF ──▶ WAITING
+                                                           └─▶ OVERDUE: it holds its key, and no worker
+
+`KeyQueue` is what two kinds of queues share: rows of turns, the heap of what is due later, epochs, the limit
+of workers, and figures. They differ in what a key may have. `ChangeQueue` has all values of a key, in order.
+The `ReconcileQueue` of `workqueue` has each key once, with the reasons for it.
+
+A queue decides and never waits; any thread may call it. No operation looks at all items, but for those that
+say O(n).
+"""
+
+import heapq
+import itertools
+import sys
+import threading
+from abc import ABC, abstractmethod
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterator
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from declctl.kit.clock import Clock
+from declctl.kit.pending import ItemState, PendingItem, QueueSnapshot, smallest_first
+from declctl.kit.worker_budget import WorkerBudget
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+LIVE_IN_A_ROW = 4  # items of the first row that are handed out before one of the second row has its turn
+LONGEST_REST = 10  # times the debounce, for which a value rests at most
+NO_EPOCH = -1  # of an item whose turn has not come: that of its worker's `take` decides
+_FEW = 64  # entries of items that are elsewhere by now, which are not worth a new row or heap
+# A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
+_RUNNING, _OVERDUE, _LEFT = ItemState.RUNNING, ItemState.OVERDUE, ItemState.LEFT
+_WAITING, _RESTING, _BACKING_OFF = ItemState.WAITING, ItemState.RESTING, ItemState.BACKING_OFF
+
+
+class Item(msgspec.Struct, Generic[K, T], eq=False):
+    """One thing to do for a key. Only the queue changes it; its worker may set `retry_state`."""
+
+    key: K
+    value: T  # what a worker receives; it does not change while a worker has the item
+    added_at: float  # monotonic seconds
+    # The code that has to process it: that of the epoch in which it was added, its rest ended, or it was
+    # taken again after a failure; NO_EPOCH before.
+    epoch: int = NO_EPOCH
+    state: ItemState = _WAITING
+    priority: int = 0  # the number of its row
+    turn: int = 0  # its place in the row: smaller ones go first
+    weight: int = 0  # in the unit of the queue's `weigh`
+    attempts: int = 0  # calls of `retry`
+    due: float | None = None  # monotonic seconds of the end of its rest, back-off or delay; else None
+    latest: float = 0.0  # of a rest: `due` is never later
+    budget: WorkerBudget | None = None  # whose permit it holds
+    retry_state: Any = None  # for the worker, which stores here what the next attempt needs
+
+    def __repr__(self) -> str:
+        return f"<Item {self.key} of epoch {self.epoch}, {self.state}, {self.attempts} attempts>"
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a worker has it: it has called neither `done` nor `drop` nor `retry`."""
+        return self.state is _RUNNING or self.state is _OVERDUE
+
+
+QueueItem = Item[str, T]
+"""An item whose key is that of an object."""
+
+
+class QueueFigures(msgspec.Struct, frozen=True):
+    """The figures of a queue: added = taken + waiting for the first time + merged + dropped.
+
+    A value that is retried counts as taken once. A value that is dropped does not count as taken.
+    """
+
+    added: int
+    taken: int
+    merged: int
+    dropped: int
+    waiting: int  # now, neither running nor in back-off
+    running: int  # taken and not done, now
+    backing_off: int  # now
+    weight: int  # of all pending values, now
+
+
+class EpochCounter:
+    """The number of the present epoch. Queues that share a counter begin a new epoch in one step."""
+
+    __slots__ = ("newest",)
+
+    def __init__(self, newest: int = 0) -> None:
+        self.newest = newest
+
+    def cut(self) -> int:
+        """Begin a new epoch; returns the number of the one that ended. Never fails."""
+        old = self.newest
+        self.newest = old + 1
+        return old
+
+
+class Epochs:
+    """Counts the pending items of each epoch, and maps each epoch to the one that took over its backlog.
+
+    The owner calls it under a lock, and itself counts in `pending` the items that it adds.
+    """
+
+    __slots__ = ("adopted", "counter", "pending")
+
+    def __init__(self, epochs: EpochCounter | None = None) -> None:
+        self.counter = EpochCounter() if epochs is None else epochs
+        self.pending = defaultdict[int, int](int)  # by epoch: items that have not left; never 0
+        self.adopted: dict[int, int] = {}  # by epoch: the one that took over its backlog
+
+    def hand_over(self, old: int) -> None:
+        """Let the newest epoch take over the backlog of another one."""
+        newest = self.counter.newest
+        if old == newest:
+            return
+        self.adopted[old] = newest
+        # Epochs without pending items are removed: no item belongs to them.
+        self.adopted = {epoch: self.of(epoch) for epoch in self.adopted if epoch in self.pending}
+
+    def of(self, epoch: int) -> int:
+        """The epoch to which the backlog of an epoch belongs now."""
+        if epoch == NO_EPOCH:
+            return self.counter.newest
+        adopted = self.adopted
+        while epoch in adopted:
+            epoch = adopted[epoch]
+        return epoch
+
+    def leave(self, epoch: int) -> None:
+        """Count that an item of an epoch has left."""
+        left = self.pending[epoch] - 1
+        if left:
+            self.pending[epoch] = left
+        else:
+            del self.pending[epoch]
+
+    def move(self, item: Item[Any, Any], epoch: int) -> None:
+        """Let an item belong to another epoch."""
+        if item.epoch != epoch:
+            self.pending[epoch] += 1
+            self.leave(item.epoch)
+            item.epoch = epoch
+
+
+class _Row(Generic[K, T]):
+    """Items that may be taken now, by their turns.
+
+    Most items come in the order of their turns, and need no heap. Some come later, as their key was held.
+    An entry counts while its item waits, and has the turn of the entry.
+    """
+
+    __slots__ = ("_entries", "_late", "_left")
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[int, Item[K, T]]] = deque()
+        self._late: list[tuple[int, Item[K, T]]] = []  # a heap
+        self._left = 0  # entries that do not count
+
+    def push(self, item: Item[K, T]) -> None:
+        """Add an item at its turn."""
+        if self._entries and item.turn < self._entries[-1][0]:
+            heapq.heappush(self._late, (item.turn, item))
+        else:
+            self._entries.append((item.turn, item))
+
+    def pop(self) -> Item[K, T]:
+        """Remove and return the item whose turn it is; raises IndexError if there is none."""
+        while True:
+            if self._late and (not self._entries or self._late[0][0] < self._entries[0][0]):
+                turn, item = heapq.heappop(self._late)
+            else:
+                turn, item = self._entries.popleft()
+            if item.turn == turn and item.state is _WAITING:
+                return item
+            self._left -= 1
+
+    def left(self) -> None:
+        """Note that an item has left the row, before `pop`: by its state, or by another turn."""
+        self._left += 1
+        if self._left > _FEW and self._left > len(self):
+            self._entries = deque(entry for entry in self._entries if _counts(entry))
+            self._late = [entry for entry in self._late if _counts(entry)]
+            heapq.heapify(self._late)
+            self._left = 0
+
+    def in_order(self) -> Iterator[Item[K, T]]:
+        """The items by their turns. The row must not change meanwhile."""
+        entries = heapq.merge(self._entries, smallest_first(self._late), key=_turn)
+        return (entry[1] for entry in entries if _counts(entry))
+
+    @property
+    def size(self) -> int:
+        """The number of entries, with those that do not count."""
+        return len(self._entries) + len(self._late)
+
+    def __len__(self) -> int:
+        return len(self._entries) + len(self._late) - self._left
+
+
+def _counts(entry: tuple[int, Item[Any, Any]]) -> bool:
+    turn, item = entry
+    return item.turn == turn and item.state is _WAITING
+
+
+def _turn(entry: tuple[int, Item[Any, Any]]) -> int:
+    return entry[0]
+
+
+def _nothing() -> None:
+    """The `wake` of a queue without a budget."""
+
+
+class KeyQueue(ABC, Generic[K, T]):
+    """Items that wait for workers, one at a time for each key. From any thread; no method waits.
+
+    - A key is held from `take` until `done` or `drop`.
+    - Items are handed out by their rows and turns: after each `LIVE_IN_A_ROW` items of the first row one of
+      the second.
+    - At most `max_running` items are running at the same time, without those of `exclude_from_limit`. After a
+      decrease of `max_running`, no item is handed out until enough are done.
+    - With a budget (`share_workers`), an item is handed out only with a permit of it.
+    - With `debounce`, what is new rests: it waits only when nothing further has come for its key for so many
+      seconds, and after `LONGEST_REST` times as many at the latest.
+    - `cut` begins a new epoch, such as a reload, without touching the queue. Queues with the same `epochs`
+      counter are cut together. An item belongs to one epoch when its turn has come; what is to be retried,
+      to the one in which it is taken again. So a failure that was mended meanwhile is not repeated.
+    """
+
+    def __init__(
+        self, *, clock: Clock, epochs: EpochCounter | None = None, max_running: int | None = None
+    ) -> None:
+        self.max_running = sys.maxsize if max_running is None else max_running
+        self.debounce = 0.0  # seconds; 0 ends all rests
+        self.budget: WorkerBudget | None = None
+        self._wake: Callable[[], None] = _nothing  # of the workers, when it is their turn in the budget
+        self._now = clock.monotonic
+        self._lock = threading.Lock()
+        self._order = itertools.count(1)  # of turns, and of items that are due at the same time
+        self._rows: tuple[_Row[K, T], _Row[K, T]] = (_Row(), _Row())
+        self._in_a_row = 0  # items of the first row that were handed out since the last one of the second
+        # A heap of what rests, backs off or was asked for. A rest that was extended is in it with an earlier
+        # time, and an item whose `due` has ended early is in it for a while.
+        self._later: list[tuple[float, int, Item[K, T]]] = []
+        self._ended = 0  # entries of `_later` that stand for nothing
+        self._epochs = Epochs(epochs)
+        self._added = self._taken = self._merged = self._dropped = self._weight = 0
+        self._out: dict[K, Item[K, T]] = {}  # by key: what workers have, the longest first
+        self._running = self._resting = self._backing_off = 0  # items, now; without those that are overdue
+
+    # What the two kinds of queues do differently. Called under the lock.
+
+    @abstractmethod
+    def _took(self, item: Item[K, T]) -> None:
+        """An item is handed out: hold its key."""
+
+    @abstractmethod
+    def _freed(self, item: Item[K, T]) -> bool:
+        """The worker of an item, which has left, frees its key; returns whether the key waits again."""
+
+    @abstractmethod
+    def _came_due(self, item: Item[K, T], state: ItemState) -> None:
+        """Let an item wait whose time has come; `state` is what it was in until now."""
+
+    @abstractmethod
+    def _drop_all(self) -> int:
+        """Drop all items but those that workers have; returns how many count as dropped."""
+
+    @abstractmethod
+    def _in_order(self) -> Iterator[PendingItem]:
+        """All items at their turns, as if nothing further came and each call took the same time."""
+
+    # Workers
+
+    def take(self) -> Item[K, T] | None:
+        """Take the next item, and hold its key; None if no item may be taken now."""
+        with self._lock:
+            budget = self.budget
+            if self._running >= self.max_running:
+                if budget is not None:
+                    budget.leave(self)
+                return None
+            self._look_at_later()
+            if budget is not None:
+                if not self._has_turn():
+                    budget.leave(self)
+                    return None
+                if not budget.acquire(self, self._wake):
+                    return None
+            item = self._next()
+            if item is None:
+                if budget is not None:
+                    budget.release()
+                return None
+            item.budget, item.state = budget, _RUNNING
+            self._out[item.key] = item
+            self._running += 1
+            if not item.attempts:
+                self._taken += 1
+            self._took(item)
+            return item
+
+    def done(self, item: Item[K, T]) -> bool:
+        """Note that an item was processed, and free its key; returns whether the key waits again."""
+        with self._lock:
+            self._come_back(item)
+            return self._end(item)
+
+    def drop(self, item: Item[K, T]) -> bool:
+        """As `done`, for an item that was not processed: it counts as dropped, and not as taken."""
+        with self._lock:
+            self._taken -= 1
+            self._dropped += 1
+        return self.done(item)
+
+    @abstractmethod
+    def retry(self, item: Item[K, T], delay: float) -> None:
+        """Hand a taken item out again in `delay` seconds, or with a newer value if the queue allows it.
+
+        Until it is taken again it belongs to no epoch. Many retries may be due together: those that wait for
+        a worker at a `cut` belong to the new epoch, as those that are due later.
+        """
+
+    def hurry(self, chosen: Callable[[Item[K, T]], bool]) -> bool:
+        """End the back-off of the `chosen` items; returns whether there was one. O(n)."""
+        with self._lock:
+            found = [i for _, _, i in self._later if i.state is _BACKING_OFF and i.due is not None]
+            ended = [item for item in dict.fromkeys(found) if chosen(item)]
+            for item in ended:
+                self._come_now(item)
+            return bool(ended)
+
+    def exclude_from_limit(self, item: Item[K, T]) -> None:
+        """Do not count a taken item towards `max_running` any longer. Its key stays held."""
+        with self._lock:
+            if item.state is _RUNNING:
+                item.state = _OVERDUE
+                self._running -= 1
+                _return_permit(item)
+
+    def share_workers(self, budget: WorkerBudget | None, wake: Callable[[], None]) -> None:
+        """Share the permits of a budget from now on; None to need none. Running items keep their permits.
+
+        `wake` is called when the workers of this queue have a turn in the budget.
+        """
+        with self._lock:
+            before, self.budget, self._wake = self.budget, budget, wake
+        if before is not None and before is not budget:
+            before.leave(self)
+
+    def next_due(self) -> float | None:
+        """Seconds until an item may be taken: 0 if one may be taken now, else until the first one is due.
+
+        None if there is none, if `max_running` items are running, or if the budget has no permit.
+        """
+        with self._lock:
+            return None if self._running >= self.max_running else self._seconds_to_turn()
+
+    # Epochs
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch."""
+        return self._epochs.counter.newest
+
+    def part(self) -> None:
+        """Stop sharing the counter: further cuts of the other queues do not concern this one."""
+        with self._lock:
+            self._epochs.counter = EpochCounter(self._epochs.counter.newest)
+
+    def cut(self) -> int:
+        """Begin a new epoch for all queues that share the counter; returns the old one. Never fails."""
+        return self._epochs.counter.cut()
+
+    def hand_over(self, old: int) -> None:
+        """Let the waiting items of epoch `old` belong to the newest epoch."""
+        with self._lock:
+            self._epochs.hand_over(old)
+
+    def handed_over(self, epoch: int) -> bool:
+        """Whether an epoch has a backlog that was handed over to a newer one."""
+        return epoch in self._epochs.adopted
+
+    def epoch_of(self, item: Item[K, T]) -> int:
+        """The epoch whose code has to process an item, after hand-overs."""
+        return self._epochs.of(item.epoch)
+
+    def outstanding(self, epoch: int) -> int:
+        """How many items of exactly this epoch have not left."""
+        with self._lock:
+            return self._epochs.pending.get(epoch, 0)
+
+    @property
+    def remembered_epochs(self) -> frozenset[int]:
+        """The epochs with pending items, and those whose backlog was handed over."""
+        with self._lock:
+            return frozenset((*self._epochs.pending, *self._epochs.adopted))
+
+    # The end, and figures
+
+    def clear(self) -> int:
+        """Drop all items that wait, rest or back off; returns how many. O(n). Running items stay."""
+        with self._lock:
+            dropped = self._drop_all()
+            self._rows, self._in_a_row = (_Row(), _Row()), 0
+            self._later.clear()
+            self._ended = self._resting = self._backing_off = 0
+            self._dropped += dropped
+            if self.budget is not None:
+                self.budget.leave(self)
+            return dropped
+
+    @property
+    def idle(self) -> bool:
+        """Whether no item waits, rests, runs or backs off."""
+        with self._lock:
+            return not self._epochs.pending
+
+    @property
+    def turns(self) -> int:
+        """The length of the rows, with items that are elsewhere by now."""
+        return sum(row.size for row in self._rows)
+
+    def statistics(self) -> QueueFigures:
+        """The figures of this moment."""
+        with self._lock:
+            return self._figures()
+
+    def snapshot(self, most: int) -> QueueSnapshot:
+        """The numbers of this moment, and the next `most` items in the order of their turns.
+
+        The items that run come first. The lock is held for a time that depends on `most`, and not on the
+        number of items.
+        """
+        with self._lock:
+            self._look_at_later()
+            figures, items = self._figures(), list(islice(self._in_order(), most))
+            return QueueSnapshot(figures.waiting, figures.running, self._delayed(), items)
+
+    # The methods below are called under the lock.
+
+    def _figures(self) -> QueueFigures:
+        running, pending = len(self._out), sum(self._epochs.pending.values())
+        return QueueFigures(
+            added=self._added,
+            taken=self._taken,
+            merged=self._merged,
+            dropped=self._dropped,
+            waiting=pending - running - self._backing_off,
+            running=running,
+            backing_off=self._backing_off,
+            weight=self._weight,
+        )
+
+    def _as_pending(self, item: Item[K, T], state: ItemState, *, again: bool = False) -> PendingItem:
+        """A copy of an item for a listing."""
+        # What has no epoch is processed by the code that runs when its turn comes.
+        epoch = None if item.epoch == NO_EPOCH else self._epochs.of(item.epoch)
+        return PendingItem(
+            item.key,
+            state,
+            item.added_at,
+            item.due,
+            item.attempts,
+            item.retry_state,
+            item.value,
+            epoch,
+            item.priority,
+            again,
+        )
+
+    def _delayed(self) -> int:
+        """The number of items that come at a time of their own, without those that rest."""
+        return self._backing_off
+
+    def _has_turn(self) -> bool:
+        """Whether a worker may find an item now."""
+        return bool(self._rows[0] or self._rows[1])
+
+    def _seconds_to_turn(self) -> float | None:
+        if self._rows[0] or self._rows[1] or (self._resting and not self.debounce):
+            return 0.0 if self.budget is None else self.budget.wait(self)
+        return self._seconds_to_later()
+
+    def _seconds_to_later(self) -> float | None:
+        """Seconds until something may be due; None if nothing will be."""
+        while self._later and self._later[0][2].due is None:
+            heapq.heappop(self._later)
+            self._ended -= 1
+        return max(0.0, self._later[0][0] - self._now()) if self._later else None
+
+    def _next(self) -> Item[K, T] | None:
+        first, second = self._rows
+        if second and (not first or self._in_a_row >= LIVE_IN_A_ROW):
+            self._in_a_row = 0
+            return second.pop()
+        if not first:
+            return None
+        self._in_a_row += 1
+        return first.pop()
+
+    def _wait_for_turn(self, item: Item[K, T], turn: int = 0) -> None:
+        """Let an item wait in its row; by default at the end of it."""
+        item.state, item.turn = _WAITING, turn or next(self._order)
+        self._rows[item.priority].push(item)
+
+    def _come_back(self, item: Item[K, T]) -> None:
+        """An item comes back from its worker."""
+        _return_permit(item)
+        del self._out[item.key]
+        self._running -= item.state is _RUNNING
+
+    def _end(self, item: Item[K, T]) -> bool:
+        """An item that has come back leaves the queue, and frees its key."""
+        self._leave(item)
+        return self._freed(item)
+
+    def _leave(self, item: Item[K, T]) -> None:
+        """An item leaves the queue."""
+        item.state = _LEFT
+        self._weight -= item.weight
+        self._epochs.leave(item.epoch)
+
+    def _wait_until(self, item: Item[K, T], state: ItemState, due: float) -> None:
+        """Let an item come at a time of its own."""
+        item.state, item.due = state, due
+        heapq.heappush(self._later, (due, next(self._order), item))
+        if state is _RESTING:
+            self._resting += 1
+        elif state is _BACKING_OFF:
+            self._backing_off += 1
+
+    def _without_delay(self, item: Item[K, T]) -> ItemState:
+        """End the time for which an item waits; returns the state that it had. Its entry is still there."""
+        item.due, state = None, item.state
+        if state is _RESTING:
+            self._resting -= 1
+        elif state is _BACKING_OFF:
+            self._backing_off -= 1
+        return state
+
+    def _end_delay(self, item: Item[K, T]) -> ItemState:
+        """As `_without_delay`, before the time has come."""
+        self._ended += 1
+        if self._ended > _FEW and 2 * self._ended > len(self._later):
+            left = [each for each in self._later if each[2].due is not None and each[2] is not item]
+            self._later[:] = left
+            heapq.heapify(self._later)
+            self._ended = 0
+        return self._without_delay(item)
+
+    def _come_now(self, item: Item[K, T]) -> None:
+        """End the delay of an item, and let it wait."""
+        self._came_due(item, self._end_delay(item))
+
+    def _look_at_later(self) -> None:
+        """Let all items come whose time has come."""
+        if self._resting and not self.debounce:
+            self._end_rests()
+        later = self._later
+        if not later or later[0][0] > (now := self._now()):
+            return
+        while later and later[0][0] <= now:
+            _, order, item = heapq.heappop(later)
+            if item.due is None:
+                self._ended -= 1
+            elif item.due > now:
+                heapq.heappush(later, (item.due, order, item))
+            else:
+                self._came_due(item, self._without_delay(item))
+
+    def _rest(self, item: Item[K, T], now: float, *, not_before: float = 0.0) -> None:
+        """Let a new item rest; at least until `not_before`."""
+        item.latest = max(now + LONGEST_REST * self.debounce, not_before)
+        self._wait_until(item, _RESTING, max(now + self.debounce, not_before))
+
+    def _rest_longer(self, item: Item[K, T], now: float) -> None:
+        """Something new has come for an item that rests. Never shortens a rest."""
+        assert item.due is not None
+        item.due = max(item.due, min(now + self.debounce, item.latest))
+
+    def _rests(self) -> list[Item[K, T]]:
+        """What rests, in the order of the ends. O(n)."""
+        resting = [(item.due or 0.0, order, item) for _, order, item in self._later if item.state is _RESTING]
+        return [item for _, _, item in sorted(resting, key=lambda entry: entry[:2])]
+
+    def _end_rests(self) -> None:
+        for item in self._rests():
+            self._come_now(item)
+
+    def _soonest(self) -> Iterator[Item[K, T]]:
+        """What is due later, by the time; a rest that was extended may come too early."""
+        return (item for _, _, item in smallest_first(self._later) if item.due is not None)
+
+
+def _return_permit(item: Item[Any, Any]) -> None:
+    """Return the permit that an item holds, if it holds one."""
+    if item.budget is not None:
+        budget, item.budget = item.budget, None
+        budget.release()

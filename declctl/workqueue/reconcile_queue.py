@@ -1,0 +1,536 @@
+"""The queue of keys: each key waits once, however much leads to it, together with why it is due.
+
+It is the core of client-go's work queues (`queue`, `delay`), and the queue of a reconciler.
+"""
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from enum import Enum, IntEnum, auto
+from itertools import islice
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from declctl.kit import Clock
+from declctl.kit.histogram import Histogram
+from declctl.kit.key_queue import LIVE_IN_A_ROW, EpochCounter, Item, KeyQueue, QueueFigures
+from declctl.kit.pending import ItemState, PendingItem
+from declctl.objects import Cause
+from declctl.workqueue.rate_limit import RateLimiter
+
+K = TypeVar("K", bound=Hashable)
+
+DURATION_BOUNDS = tuple(10.0**power for power in range(-8, 4))  # seconds; client-go's buckets
+MOST_CAUSES = 16  # that are kept for one key, and as many of its other reasons; further ones are left out
+_RUNNING, _WAITING, _BEHIND = ItemState.RUNNING, ItemState.WAITING, ItemState.BEHIND
+_RESTING, _BACKING_OFF, _REQUEUED = ItemState.RESTING, ItemState.BACKING_OFF, ItemState.REQUEUED
+_AWAITS_CACHE = ItemState.AWAITS_CACHE
+
+Version = tuple[str, str]
+"""The uid and the version of an object."""
+
+
+class Priority(IntEnum):
+    """The priority of a key. A lower number goes first."""
+
+    LIVE = 0  # something has changed
+    BACKGROUND = 1  # a first sync, a resync or a reload: nothing is known to have changed
+
+
+class QueueStatistics(msgspec.Struct, frozen=True):
+    """The figures of a queue under client-go's metric names (`workqueue_<field>`). Durations are in seconds.
+
+    `depth` is the number of items that are still to be handed out (adds minus gets,
+    util/workqueue/metrics.go): queued items, and items that were added again while a worker has them. Each of
+    the two histograms has its count, its sum, and the number of durations up to each of DURATION_BOUNDS and
+    without a bound.
+    """
+
+    depth: int
+    adds_total: int
+    retries_total: int
+    queue_duration_seconds_count: int
+    queue_duration_seconds_sum: float
+    queue_duration_seconds_bucket: tuple[int, ...]
+    work_duration_seconds_count: int
+    work_duration_seconds_sum: float
+    work_duration_seconds_bucket: tuple[int, ...]
+    unfinished_work_seconds: float
+    longest_running_processor_seconds: float
+
+
+class Reasons(msgspec.Struct):
+    """Why a key is due."""
+
+    causes: dict[Cause, None]  # a set that keeps the order; `MOST_CAUSES` at most
+    # The versions of objects whose changes are the causes; None if anything else is one, or there are many.
+    versions: Sequence[Version] | None = None
+    changed_at: float | None = None  # monotonic seconds of the oldest change that was made just now
+    events: Sequence[str] = ()  # the ids of these changes, if there are traces
+
+    def merge(self, newer: "Reasons") -> "Reasons":
+        """The reasons of both. Neither changes: a worker may have one of them."""
+        causes = self.causes
+        if not newer.causes.keys() <= causes.keys():
+            causes = dict(islice((causes | newer.causes).items(), MOST_CAUSES))
+        versions = None
+        if self.versions is not None and newer.versions is not None:
+            both = (*self.versions, *newer.versions)
+            versions = both if len(both) <= MOST_CAUSES else None
+        times = [each for each in (self.changed_at, newer.changed_at) if each is not None]
+        events = (*self.events, *newer.events)[:MOST_CAUSES] if newer.events else self.events
+        return Reasons(causes, versions, min(times, default=None), events)
+
+
+class Verdict(Enum):
+    """What a gate says of a key whose turn it is."""
+
+    CALL = auto()
+    HOLD = auto()  # it is held back, until the gate releases it
+    SKIP = auto()  # it need not be reconciled
+
+
+class Gate(Protocol[K]):
+    """Holds keys back whose turn has come. Called under the lock of the queue, and never calls it."""
+
+    def judge(self, item: Item[K, Reasons]) -> Verdict:
+        """What becomes of a key whose turn has come."""
+        ...
+
+    def take_released(self) -> K | None:
+        """A key that is held back no longer; None if there is none."""
+        ...
+
+    def begins(self, item: Item[K, Reasons]) -> None:
+        """Notice that a worker gets a key."""
+        ...
+
+    @property
+    def others(self) -> int:
+        """The number of held keys that count as if workers had them, as others may wait for them, too."""
+        ...
+
+    def held(self) -> Sequence[tuple[K, float]]:
+        """The keys that are held back, each with the monotonic time before which it is not released."""
+        ...
+
+    def next_due(self) -> float | None:
+        """Seconds until `take_released` has to be called; None without keys."""
+        ...
+
+    def clear(self) -> None:
+        """Hold no key back any longer."""
+        ...
+
+
+class _Key(msgspec.Struct, Generic[K]):
+    """What is known of one key. Each of the four comes once, and at least one is there."""
+
+    running: Item[K, Reasons] | None = None  # what a worker has
+    waiting: Item[K, Reasons] | None = None  # in its row, held by the gate, or behind what runs
+    resting: Item[K, Reasons] | None = None  # the debounce
+    delayed: Item[K, Reasons] | None = None  # it backs off, or was asked for
+
+
+class ReconcileQueue(KeyQueue[K, Reasons]):
+    """Keys that wait for a reconciler, each once. From any thread; no method waits.
+
+    - A key that is added again while it waits is handed out once, with the reasons of both (client-go 234).
+    - A key that is added while a worker has it comes again after that (client-go 233, 235, 237).
+    - Keys of priority BACKGROUND wait behind those of priority LIVE, but not for ever.
+    - A failed key comes when its delay has passed, or when it is added. Either call has its attempts and the
+      reasons of both.
+    - A call ends the delay of its key, as in controller-runtime's priority queue: an earlier retry is made
+      with it, and an earlier `requeue` is outdated. Its own result decides when the key comes again. Without
+      `ends_delays` a key comes at both times, as in client-go's queues.
+    - With `debounce`, a key that is added rests first. A retry and a `requeue` do not.
+    - A waiting key belongs to no epoch: the code that takes it reconciles it.
+    - With `limiter`, failed keys wait at least as long as it asks for.
+    - A `gate` may hold keys back whose turn has come, or say that they need not be reconciled.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        epochs: EpochCounter | None = None,
+        gate: Gate[K] | None = None,
+        limiter: RateLimiter | None = None,
+        ends_delays: bool = True,
+    ) -> None:
+        super().__init__(clock=clock, epochs=epochs)
+        self._gate = gate
+        self._limiter = limiter
+        self._ends_delays = ends_delays
+        self._keys: dict[K, _Key[K]] = {}
+        self._closed = False
+        self._requeued = 0  # keys that were asked for, and are not due
+        self._held = 0  # keys that the gate holds
+        self._adds = self._retries = 0  # as client-go counts them
+        self._waited, self._worked = Histogram(DURATION_BOUNDS), Histogram(DURATION_BOUNDS)
+
+    def add(
+        self,
+        key: K,
+        reasons: Reasons,
+        priority: Priority = Priority.LIVE,
+        *,
+        rests: bool = True,
+    ) -> bool:
+        """Let a key be reconciled; with `rests`, after the debounce. Returns whether it did not wait already.
+
+        No effect after `clear`.
+        """
+        with self._lock:
+            if self._closed:
+                return False
+            self._added += 1
+            now, known = self._now(), self._keys.get(key)
+            if known is None:
+                known = self._keys[key] = _Key()
+            item = Item(key, reasons, now, priority=priority)
+            if not (rests and self.debounce):
+                return self._add(known, item)
+            if (resting := known.resting) is None:
+                known.resting = item
+                self._epochs.pending[item.epoch] += 1
+                self._rest(item, now)
+                return True
+            self._rest_longer(resting, now)
+            self._merge(resting, item)
+            return False
+
+    def add_after(self, key: K, seconds: float, reasons: Reasons, priority: Priority = Priority.LIVE) -> None:
+        """Add a key in `seconds`, at once for 0 or less. No effect after `clear`.
+
+        Of several delays the shortest counts, and of their priorities the highest. Raises ValueError for NaN:
+        a key with it would never be due, and would keep the others waiting.
+        """
+        if math.isnan(seconds):
+            raise ValueError("a delay takes a number of seconds, not nan")
+        with self._lock:
+            if not self._closed:
+                known = self._keys.setdefault(key, _Key())
+                self._delay(known, Item(key, reasons, self._now(), priority=priority), _REQUEUED, seconds)
+
+    def requeue(self, item: Item[K, Reasons], seconds: float, cause: Cause) -> None:
+        """Let a key that was reconciled come again in `seconds`; before `done`."""
+        # With the priority of this call, as in controller-runtime: a key that has changed does not wait
+        # behind all keys of a first sync.
+        self.add_after(item.key, seconds, Reasons({cause: None}), Priority(item.priority))
+
+    def fail(self, key: K, seconds: float) -> None:
+        """Let a failed key come again in `seconds`, or with the next reason for it. No effect after `clear`.
+
+        Its worker has it until `done`. A key that no worker has comes without a reason.
+        """
+        with self._lock:
+            self._retries += 1
+            item = self._out.get(key)
+            if self._closed:
+                return
+            known = self._keys.setdefault(key, _Key())
+            again = Item(key, Reasons({}), self._now(), attempts=1)
+            if item is not None:
+                value = item.value
+                # The versions were read by the call that has failed.
+                again.value = Reasons(value.causes, None, value.changed_at, value.events)
+                again.priority, again.added_at = item.priority, item.added_at
+                again.attempts, again.retry_state = item.attempts + 1, item.retry_state
+            if known.waiting is not None:
+                _carry(again, known.waiting)
+                if self._ends_delays:
+                    return
+            self._delay(known, again, _BACKING_OFF, seconds)
+
+    def retry(self, item: Item[K, Reasons], delay: float) -> None:
+        """Let a failed key come again in `delay` seconds, or with the next reason for it.
+
+        It comes later if the `limiter`, which all failed keys share, asks for it.
+        """
+        self.fail(item.key, delay if self._limiter is None else max(delay, self._limiter.when(item.key)))
+        self.done(item)
+
+    def finish(self, key: K) -> None:
+        """As `done`, for what a worker has of a key. No effect if no worker has it."""
+        with self._lock:
+            if (item := self._out.get(key)) is not None:
+                self._come_back(item)
+                self._end(item)
+
+    def let_due_come(self) -> None:
+        """Let the keys wait whose time has come. `take` does it, too."""
+        with self._lock:
+            self._look_at_later()
+
+    def end_delay(self, key: K) -> bool:
+        """Let a delayed key come now; returns whether it was delayed."""
+        with self._lock:
+            known = self._keys.get(key)
+            if known is None or known.delayed is None:
+                return False
+            self._come_now(known.delayed)
+            return True
+
+    def cancel_delay(self, key: K) -> bool:
+        """Forget the delay of a key, which does not come because of it; returns whether it was delayed."""
+        with self._lock:
+            known = self._keys.get(key)
+            if known is None or known.delayed is None:
+                return False
+            self._undelay(known, known.delayed)
+            self._forget(key, known)
+            return True
+
+    def clear_delayed(self) -> None:
+        """Forget all delays."""
+        with self._lock:
+            for key, known in tuple(self._keys.items()):
+                if known.delayed is not None:
+                    self._undelay(known, known.delayed)
+                    self._forget(key, known)
+
+    def close(self) -> None:
+        """Accept no more keys. Those that wait are still handed out."""
+        with self._lock:
+            self._closed = True
+
+    def next_delay(self) -> float | None:
+        """Seconds until the first key comes at a time of its own; None if there is none."""
+        with self._lock:
+            return self._seconds_to_later()
+
+    def taken(self, key: K) -> Item[K, Reasons] | None:
+        """What a worker has of a key; None if no worker has it."""
+        with self._lock:
+            return self._out.get(key)
+
+    @property
+    def waiting(self) -> int:
+        """The number of keys that a worker could take, if there were enough workers and permits."""
+        return len(self._rows[0]) + len(self._rows[1])
+
+    @property
+    def delayed(self) -> int:
+        """The number of keys that come at a time of their own: failed, or asked for."""
+        return self._backing_off + self._requeued
+
+    @property
+    def will_come(self) -> bool:
+        """Whether a key waits, also behind a worker that has it. O(n) of those that workers have."""
+        with self._lock:
+            return self.waiting > 0 or self._behind() > 0
+
+    def workqueue_statistics(self) -> QueueStatistics:
+        """The figures under client-go's names. A key that rests or is delayed is not in them yet."""
+        with self._lock:
+            now = self._now()
+            running = [now - item.added_at for item in self._out.values()]
+            waited, worked = self._waited.figures(), self._worked.figures()
+            pending = sum(self._epochs.pending.values())
+            return QueueStatistics(
+                depth=pending - len(self._out) - self._backing_off - self._resting,
+                adds_total=self._adds,
+                retries_total=self._retries,
+                queue_duration_seconds_count=waited.total,
+                queue_duration_seconds_sum=waited.sum,
+                queue_duration_seconds_bucket=tuple(waited.cumulative),
+                work_duration_seconds_count=worked.total,
+                work_duration_seconds_sum=worked.sum,
+                work_duration_seconds_bucket=tuple(worked.cumulative),
+                unfinished_work_seconds=sum(running),
+                longest_running_processor_seconds=max(running, default=0.0),
+            )
+
+    # The methods below are called under the lock.
+
+    def _figures(self) -> QueueFigures:
+        """As of any queue; a key that a worker has, and that comes again, is counted once: as running."""
+        figures = super()._figures()
+        return replace(figures, waiting=figures.waiting - self._behind())
+
+    def _behind(self) -> int:
+        return sum(self._keys[key].waiting is not None for key in self._out)
+
+    def _add(self, known: _Key[K], item: Item[K, Reasons]) -> bool:
+        """Let an item wait that is new; returns whether its key did not wait already."""
+        self._epochs.pending[item.epoch] += 1
+        return self._let_wait(known, item)
+
+    def _let_wait(self, known: _Key[K], item: Item[K, Reasons]) -> bool:
+        if known.waiting is not None:
+            self._merge(known.waiting, item)
+            self._leave(item)
+            return False
+        self._adds += 1
+        if (delayed := known.delayed) is not None and delayed.state is _BACKING_OFF:
+            _carry(delayed, item)
+        known.waiting = item
+        if known.running is None:
+            self._wait_for_turn(item)
+        else:
+            item.state = _BEHIND
+        return True
+
+    def _merge(self, waiting: Item[K, Reasons], newer: Item[K, Reasons]) -> None:
+        """Let an item that waits or rests come for what a newer one has come for, too."""
+        self._merged += 1
+        waiting.value = waiting.value.merge(newer.value)
+        if newer.priority < waiting.priority:
+            row, waiting.priority = self._rows[waiting.priority], newer.priority
+            if waiting.state is _WAITING:
+                self._wait_for_turn(waiting)
+                row.left()
+
+    def _delay(self, known: _Key[K], item: Item[K, Reasons], state: ItemState, seconds: float) -> None:
+        """Let an item that is new come in `seconds`."""
+        if seconds <= 0:
+            self._add(known, item)
+            return
+        due = self._now() + seconds
+        if (earlier := known.delayed) is not None:
+            due = min(due, earlier.due or due)
+            state = _BACKING_OFF if earlier.state is _BACKING_OFF else state
+            item.value = earlier.value.merge(item.value)
+            item.priority = min(item.priority, earlier.priority)
+            self._undelay(known, earlier)
+        known.delayed = item
+        self._wait_until(item, state, due)
+        if state is _REQUEUED:
+            self._requeued += 1  # no change waits for a call: it does not count as pending
+        else:
+            self._epochs.pending[item.epoch] += 1
+
+    def _undelay(self, known: _Key[K], item: Item[K, Reasons]) -> None:
+        """Forget what is delayed."""
+        known.delayed = None
+        if self._end_delay(item) is _REQUEUED:
+            self._requeued -= 1
+        else:
+            self._leave(item)
+
+    def _came_due(self, item: Item[K, Reasons], state: ItemState) -> None:
+        known, item.added_at = self._keys[item.key], self._now()
+        if state is _RESTING:
+            known.resting = None
+        else:
+            known.delayed = None
+        if state is _REQUEUED:
+            self._requeued -= 1
+            self._add(known, item)
+        else:
+            self._let_wait(known, item)
+
+    def _has_turn(self) -> bool:
+        return super()._has_turn() or self._held > 0
+
+    def _seconds_to_turn(self) -> float | None:
+        gate = self._gate
+        if gate is None:
+            return super()._seconds_to_turn()
+        due = None if gate.others >= self.max_running else super()._seconds_to_turn()
+        released = gate.next_due()
+        if released == 0.0 and self.budget is not None:
+            released = self.budget.wait(self)
+        return min((each for each in (due, released) if each is not None), default=None)
+
+    def _next(self) -> Item[K, Reasons] | None:
+        gate = self._gate
+        if gate is None:
+            return super()._next()
+        # A key that was held back goes before others: each of these may hold back further ones.
+        if (key := gate.take_released()) is not None:
+            self._held -= 1
+            return self._keys[key].waiting
+        while gate.others < self.max_running and (item := super()._next()) is not None:
+            match gate.judge(item):
+                case Verdict.CALL:
+                    return item
+                case Verdict.HOLD:
+                    item.state = _AWAITS_CACHE
+                    self._held += 1
+                case Verdict.SKIP:
+                    known = self._keys[item.key]
+                    known.waiting = None
+                    self._leave(item)
+                    self._forget(item.key, known)
+        return None
+
+    def _took(self, item: Item[K, Reasons]) -> None:
+        known, now = self._keys[item.key], self._now()
+        known.running, known.waiting = item, None
+        if known.delayed is not None and self._ends_delays:
+            self._undelay(known, known.delayed)
+        self._epochs.move(item, self._epochs.counter.newest)
+        self._waited.add(now - item.added_at)
+        item.added_at = now
+        if self._gate is not None:
+            self._gate.begins(item)
+
+    def _freed(self, item: Item[K, Reasons]) -> bool:
+        known = self._keys[item.key]
+        known.running = None
+        self._worked.add(self._now() - item.added_at)
+        if known.waiting is not None:
+            self._wait_for_turn(known.waiting)
+            return True
+        self._forget(item.key, known)
+        return False
+
+    def _forget(self, key: K, known: _Key[K]) -> None:
+        """Forget a key of which nothing is left."""
+        if known.running is known.waiting is known.resting is known.delayed is None:
+            del self._keys[key]
+
+    def _drop_all(self) -> int:
+        self._closed, dropped = True, 0
+        for key, known in tuple(self._keys.items()):
+            delayed = known.delayed if known.delayed and known.delayed.state is _BACKING_OFF else None
+            for item in (known.waiting, known.resting, delayed):
+                if item is not None:
+                    item.due = None
+                    self._taken -= item.attempts > 0
+                    self._leave(item)
+                    dropped += 1
+            known.waiting = known.resting = known.delayed = None
+            self._forget(key, known)
+        self._requeued = self._held = 0
+        if self._gate is not None:
+            self._gate.clear()
+        return dropped
+
+    def _delayed(self) -> int:
+        return self.delayed
+
+    def _in_order(self) -> Iterator[PendingItem]:
+        for item in self._out.values():
+            yield self._as_pending(item, _RUNNING, again=self._keys[item.key].waiting is not None)
+        if self._gate is not None:
+            for key, until in self._gate.held():
+                item = self._keys[key].waiting
+                assert item is not None
+                due = until if until > self._now() else None
+                yield self._as_pending(item, _AWAITS_CACHE)._replace(due=due)
+        yield from (self._as_pending(item, _WAITING) for item in self.in_turns())
+        yield from (self._as_pending(item, item.state) for item in self._soonest())
+
+    def in_turns(self) -> Iterator[Item[K, Reasons]]:
+        """The keys that wait, in the order in which they would be handed out if nothing further came."""
+        live, background = (row.in_order() for row in self._rows)
+        first, second, in_a_row = next(live, None), next(background, None), self._in_a_row
+        while first is not None or second is not None:
+            if second is not None and (first is None or in_a_row >= LIVE_IN_A_ROW):
+                in_a_row = 0
+                yield second
+                second = next(background, None)
+            elif first is not None:
+                in_a_row += 1
+                yield first
+                first = next(live, None)
+
+
+def _carry(failed: Item[K, Reasons], item: Item[K, Reasons]) -> None:
+    """Let the next call for a key that has failed know that, and why the failed one was made."""
+    item.value = failed.value.merge(item.value)
+    item.attempts, item.retry_state = failed.attempts, failed.retry_state
