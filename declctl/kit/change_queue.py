@@ -7,7 +7,7 @@ weight of a value, and the merge of two values of one key, which limits the weig
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from declctl.kit.clock import Clock
 from declctl.kit.key_queue import NO_EPOCH, EpochCounter, Item, KeyQueue, QueueItem
@@ -18,6 +18,13 @@ T = TypeVar("T")
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
 _WAITING, _BEHIND, _RESTING = ItemState.WAITING, ItemState.BEHIND, ItemState.RESTING
 _RUNNING, _BACKING_OFF = ItemState.RUNNING, ItemState.BACKING_OFF
+
+
+class ChangeItem(Item[str, T], Generic[T], eq=False):
+    """One value of a key, and what comes after it."""
+
+    # Of the first item of a key: the others, in their order. They are behind it, and the last ones may rest.
+    behind: "list[ChangeItem[T]] | None" = None
 
 
 class ChangeQueue(KeyQueue[str, T]):
@@ -51,9 +58,8 @@ class ChangeQueue(KeyQueue[str, T]):
         self.keyed = keyed
         self._weigh = weigh
         self._merge = merge
-        # By key: its items in their order, never none. The first one runs, backs off, waits in the row of
-        # turns, or rests. The others are behind it, and the last ones of them may rest.
-        self._keys: dict[str, list[QueueItem[T]]] = {}
+        # By key: its first item, which runs, backs off, waits in the row of turns, or rests.
+        self._heads: dict[str, ChangeItem[T]] = {}
         self._parted = False  # no further epoch will begin
 
     def add(self, key: str, value: T) -> None:
@@ -68,12 +74,12 @@ class ChangeQueue(KeyQueue[str, T]):
             if self._resting and not self.debounce:
                 self._end_rests()
             for key, value in values:
-                items = self._keys.get(key)
-                if items is not None:
-                    tail = items[-1]
+                head = self._heads.get(key)
+                if head is not None:
+                    tail = head.behind[-1] if head.behind else head
                     full = self.keyed or self._weight >= self.merge_above
                     # Only the last value of a key may be merged with a newer one, so that the order is kept.
-                    if (full or tail.state is _RESTING) and self._merge_into(items, tail, value, now):
+                    if (full or tail.state is _RESTING) and self._merge_into(head, tail, value, now):
                         continue
                 rests = self.debounce > 0
                 if rests and self._weight >= self.merge_above:
@@ -88,7 +94,7 @@ class ChangeQueue(KeyQueue[str, T]):
         `retry_state` was attempted before.
         """
         with self._lock:
-            if key in self._keys:
+            if key in self._heads:
                 return False
             for value, state in values:
                 self._append(key, value, self._now(), rests=False).retry_state = state
@@ -101,18 +107,19 @@ class ChangeQueue(KeyQueue[str, T]):
         With `keyed`, a newer value takes its place and its attempts.
         """
         with self._lock:
-            items = self._keys[item.key]
-            self._come_back(item)
-            item.attempts += 1
-            self._join(items, NO_EPOCH)
-            self._wait_until(item, _BACKING_OFF, self._now() + delay)
-            while self.keyed and len(items) > 1:
-                remaining = self._merge(item.value, items[1].value, True)
+            head = self._heads[item.key]
+            self._come_back(head)
+            head.attempts += 1
+            self._join(head, NO_EPOCH)
+            self._wait_until(head, _BACKING_OFF, self._now() + delay)
+            while self.keyed and head.behind:
+                newer = head.behind[0]
+                remaining = self._merge(head.value, newer.value, True)
                 if len(remaining) != 1:
                     return
                 self._merged += 1
-                self._replace(item, remaining[0])
-                self._vanish(items, 1)
+                self._replace(head, remaining[0])
+                self._vanish(head, newer)
 
     def part(self) -> None:
         """Stop sharing the counter, as no other code will come.
@@ -154,40 +161,47 @@ class ChangeQueue(KeyQueue[str, T]):
             if not keys:
                 return False, 0
             dropped = 0
-            for key, items in tuple(self._keys.items()):
-                if key not in keys:
-                    kept = items[0].is_taken or items[0].attempts > 0
-                    dropped += len(items) - kept
-                    while len(items) > kept:
-                        self._vanish(items, len(items) - 1)
+            for key, head in tuple(self._heads.items()):
+                if key in keys:
+                    continue
+                dropping = list(head.behind or ())
+                if not (head.is_taken or head.attempts):
+                    dropping.insert(0, head)
+                dropped += len(dropping)
+                for item in reversed(dropping):
+                    self._vanish(head, item)
             self._end_rests()
             self._dropped += dropped
             return True, dropped
 
     # The methods below are called under the lock.
 
-    def _append(self, key: str, value: T, now: float, *, rests: bool) -> QueueItem[T]:
-        items, weight = self._keys.get(key), self._weigh(value)
-        behind_retry = items is not None and _is_retry(items[0])
+    def _append(self, key: str, value: T, now: float, *, rests: bool) -> ChangeItem[T]:
+        head, weight = self._heads.get(key), self._weigh(value)
+        behind_retry = head is not None and _is_retry(head)
         epoch = NO_EPOCH if rests or behind_retry else self._epochs.counter.newest
-        item = Item(key, value, now, epoch, turn=next(self._order), weight=weight)
+        item = ChangeItem(key, value, now, epoch, turn=next(self._order), weight=weight)
         self._weight += weight
         self._epochs.pending[epoch] += 1
+        before = None
+        if head is None:
+            self._heads[key] = item
+        elif head.behind:
+            before = head.behind[-1].due
+            head.behind.append(item)
+        else:
+            before, head.behind = head.due, [item]
         if rests:
-            # Values of one key end their rests in their order.
-            tail = None if items is None else items[-1]
-            self._rest(item, now, not_before=(tail and tail.due) or 0.0)
-        elif items is None:
+            self._rest(
+                item, now, not_before=before or 0.0
+            )  # values of one key end their rests in their order
+        elif head is None:
             self._rows[0].push(item)
         else:
             item.state = _BEHIND
-        if items is None:
-            self._keys[key] = [item]
-        else:
-            items.append(item)
         return item
 
-    def _merge_into(self, items: list[QueueItem[T]], waiting: QueueItem[T], value: T, now: float) -> bool:
+    def _merge_into(self, head: ChangeItem[T], waiting: ChangeItem[T], value: T, now: float) -> bool:
         """Merge a value with the last one of its key; returns False if it has to be appended."""
         # What was attempted keeps its value for the next attempt, unless the newest value is all that counts.
         if waiting.is_taken or (waiting.attempts and not self.keyed):
@@ -205,7 +219,7 @@ class ChangeQueue(KeyQueue[str, T]):
                 self._rest_longer(waiting, now)
         else:
             self._merged += 2  # neither of the two is handed out
-            self._vanish(items, len(items) - 1)
+            self._vanish(head, waiting)
         return True
 
     def _replace(self, item: QueueItem[T], value: T) -> None:
@@ -213,11 +227,14 @@ class ChangeQueue(KeyQueue[str, T]):
         self._weight += weight - item.weight
         item.value, item.weight = value, weight
 
-    def _vanish(self, items: list[QueueItem[T]], at: int) -> None:
-        """Remove an item that no worker has."""
-        item = items.pop(at)
-        if not items:
-            del self._keys[item.key]
+    def _vanish(self, head: ChangeItem[T], item: ChangeItem[T]) -> None:
+        """Remove an item that no worker has, and behind which there is none if it is the first."""
+        if item is head:
+            del self._heads[item.key]
+        elif head.behind and head.behind[-1] is item:
+            head.behind.pop()
+        elif head.behind:
+            head.behind.remove(item)
         state = item.state
         if item.due is not None:
             self._end_delay(item)
@@ -226,81 +243,81 @@ class ChangeQueue(KeyQueue[str, T]):
             del item.value  # its entry stays in the row for a while, and must not keep the value alive
             self._rows[0].left()
 
-    def _took(self, item: QueueItem[T]) -> None:
+    def _took(self, item: Item[str, T]) -> None:
         if item.epoch == NO_EPOCH:
-            self._join(self._keys[item.key], self._epochs.counter.newest)
+            self._join(self._heads[item.key], self._epochs.counter.newest)
 
-    def _join(self, items: list[QueueItem[T]], epoch: int) -> None:
+    def _join(self, head: ChangeItem[T], epoch: int) -> None:
         """Let the item that holds its key belong to an epoch, with the values that wait behind it."""
-        for item in items:
+        self._epochs.move(head, epoch)
+        for item in head.behind or ():
             # A value that rests gets its epoch when that ends.
             if item.state is not _RESTING:
                 self._epochs.move(item, epoch)
 
-    def _freed(self, item: QueueItem[T]) -> bool:
-        items = self._keys[item.key]
-        items.pop(0)
-        if not items:
-            del self._keys[item.key]
+    def _freed(self, item: Item[str, T]) -> bool:
+        head = self._heads.pop(item.key)
+        if not head.behind:
             return False
-        following = items[0]
+        following = self._heads[item.key] = head.behind.pop(0)
+        following.behind = head.behind
         if following.state is _BEHIND:
             self._wait_for_turn(following, following.turn)
         return True
 
-    def _came_due(self, item: QueueItem[T], state: ItemState) -> None:
-        items = self._keys[item.key]
+    def _came_due(self, item: Item[str, T], state: ItemState) -> None:
+        head = self._heads[item.key]
         if state is _RESTING:
             item.turn = next(self._order)
-            if not _is_retry(items[0]):
+            if not _is_retry(head):
                 self._epochs.move(item, self._epochs.counter.newest)
-        if items[0] is item:
+        if head is item:
             self._wait_for_turn(item, item.turn)
         else:
             item.state = _BEHIND
 
     def _drop_all(self) -> int:
         dropped = 0
-        for key, items in tuple(self._keys.items()):
-            kept = int(items[0].is_taken)
-            for item in items[kept:]:
+        for key, head in tuple(self._heads.items()):
+            items = list(head.behind or ())
+            head.behind = None
+            if not head.is_taken:
+                items.append(head)
+                del self._heads[key]
+            for item in items:
                 item.due = None
                 self._taken -= item.attempts > 0
                 self._leave(item)
-            dropped += len(items) - kept
-            del items[kept:]
-            if not items:
-                del self._keys[key]
+            dropped += len(items)
         return dropped
 
     def _in_order(self) -> Iterator[PendingItem]:
         # What is behind an item has its turn when that is done, and before all later turns.
-        freed: list[
-            tuple[int, int, list[QueueItem[T]]]
-        ] = []  # a heap: turn, and place among those of its key
+        freed: list[tuple[int, int, list[ChangeItem[T]]]] = []  # a heap: turn, and place among those behind
 
-        def free(items: list[QueueItem[T]], at: int) -> None:
-            if at < len(items) and items[at].state is _BEHIND:
-                heapq.heappush(freed, (items[at].turn, at, items))
+        def free(behind: list[ChangeItem[T]] | None, at: int) -> None:
+            if behind and at < len(behind) and behind[at].state is _BEHIND:
+                heapq.heappush(freed, (behind[at].turn, at, behind))
 
         for item in self._out.values():
             yield self._as_pending(item, _RUNNING)
-            free(self._keys[item.key], 1)
+            free(self._heads[item.key].behind, 0)
         waiting = self._rows[0].in_order()
         head = next(waiting, None)
         while freed or head is not None:
             if head is None or (freed and freed[0][0] < head.turn):
-                _, at, items = heapq.heappop(freed)
-                yield self._as_pending(items[at], _BEHIND)
-                free(items, at + 1)
+                _, at, behind = heapq.heappop(freed)
+                yield self._as_pending(behind[at], _BEHIND)
+                free(behind, at + 1)
             else:
                 yield self._as_pending(head, _WAITING)
-                free(self._keys[head.key], 1)
+                free(self._heads[head.key].behind, 0)
                 head = next(waiting, None)
         for item in self._soonest():
             yield self._as_pending(item, item.state)
             if item.state is _BACKING_OFF:
-                for each in takewhile(lambda behind: behind.state is _BEHIND, self._keys[item.key][1:]):
+                following = self._heads[item.key].behind or ()
+                for each in takewhile(lambda behind: behind.state is _BEHIND, following):
                     yield self._as_pending(each, _BEHIND)
 
 

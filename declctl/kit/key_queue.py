@@ -154,64 +154,60 @@ class _Row(Generic[K, T]):
     """Items that may be taken now, by their turns.
 
     Most items come in the order of their turns, and need no heap. Some come later, as their key was held.
-    An entry counts while its item waits, and has the turn of the entry.
+    The entry of an item counts while it waits, in the row of its priority.
     """
 
-    __slots__ = ("_entries", "_late", "_left")
+    __slots__ = ("_entries", "_late", "_priority", "waiting")
 
-    def __init__(self) -> None:
-        self._entries: deque[tuple[int, Item[K, T]]] = deque()
-        self._late: list[tuple[int, Item[K, T]]] = []  # a heap
-        self._left = 0  # entries that do not count
+    def __init__(self, priority: int) -> None:
+        self._priority = priority
+        self._entries: deque[Item[K, T]] = deque()
+        self._late: list[tuple[int, Item[K, T]]] = []  # a heap, by turns
+        self.waiting = 0  # entries that count
 
     def push(self, item: Item[K, T]) -> None:
         """Add an item at its turn."""
-        if self._entries and item.turn < self._entries[-1][0]:
+        self.waiting += 1
+        if self._entries and item.turn < self._entries[-1].turn:
             heapq.heappush(self._late, (item.turn, item))
         else:
-            self._entries.append((item.turn, item))
+            self._entries.append(item)
 
     def pop(self) -> Item[K, T]:
         """Remove and return the item whose turn it is; raises IndexError if there is none."""
         while True:
-            if self._late and (not self._entries or self._late[0][0] < self._entries[0][0]):
-                turn, item = heapq.heappop(self._late)
+            if self._late and (not self._entries or self._late[0][0] < self._entries[0].turn):
+                item = heapq.heappop(self._late)[1]
             else:
-                turn, item = self._entries.popleft()
-            if item.turn == turn and item.state is _WAITING:
+                item = self._entries.popleft()
+            if item.state is _WAITING and item.priority == self._priority:
+                self.waiting -= 1
                 return item
-            self._left -= 1
 
     def left(self) -> None:
-        """Note that an item has left the row, before `pop`: by its state, or by another turn."""
-        self._left += 1
-        if self._left > _FEW and self._left > len(self):
-            self._entries = deque(entry for entry in self._entries if _counts(entry))
-            self._late = [entry for entry in self._late if _counts(entry)]
+        """Note that an item has left the row before its turn, by its state or its priority."""
+        self.waiting -= 1
+        if self.size > 2 * self.waiting + _FEW:
+            self._entries = deque(item for item in self._entries if self._counts(item))
+            self._late = [entry for entry in self._late if self._counts(entry[1])]
             heapq.heapify(self._late)
-            self._left = 0
 
     def in_order(self) -> Iterator[Item[K, T]]:
         """The items by their turns. The row must not change meanwhile."""
-        entries = heapq.merge(self._entries, smallest_first(self._late), key=_turn)
-        return (entry[1] for entry in entries if _counts(entry))
+        late = (item for _, item in smallest_first(self._late))
+        return filter(self._counts, heapq.merge(self._entries, late, key=_turn))
 
     @property
     def size(self) -> int:
         """The number of entries, with those that do not count."""
         return len(self._entries) + len(self._late)
 
-    def __len__(self) -> int:
-        return len(self._entries) + len(self._late) - self._left
+    def _counts(self, item: Item[K, T]) -> bool:
+        return item.state is _WAITING and item.priority == self._priority
 
 
-def _counts(entry: tuple[int, Item[Any, Any]]) -> bool:
-    turn, item = entry
-    return item.turn == turn and item.state is _WAITING
-
-
-def _turn(entry: tuple[int, Item[Any, Any]]) -> int:
-    return entry[0]
+def _turn(item: Item[Any, Any]) -> int:
+    return item.turn
 
 
 def _nothing() -> None:
@@ -244,7 +240,7 @@ class KeyQueue(ABC, Generic[K, T]):
         self._now = clock.monotonic
         self._lock = threading.Lock()
         self._order = itertools.count(1)  # of turns, and of items that are due at the same time
-        self._rows: tuple[_Row[K, T], _Row[K, T]] = (_Row(), _Row())
+        self._rows: tuple[_Row[K, T], _Row[K, T]] = (_Row(0), _Row(1))
         self._in_a_row = 0  # items of the first row that were handed out since the last one of the second
         # A heap of what rests, backs off or was asked for. A rest that was extended is in it with an earlier
         # time, and an item whose `due` has ended early is in it for a while.
@@ -287,7 +283,8 @@ class KeyQueue(ABC, Generic[K, T]):
                 if budget is not None:
                     budget.leave(self)
                 return None
-            self._look_at_later()
+            if self._later:
+                self._look_at_later()
             if budget is not None:
                 if not self._has_turn():
                     budget.leave(self)
@@ -409,7 +406,7 @@ class KeyQueue(ABC, Generic[K, T]):
         """Drop all items that wait, rest or back off; returns how many. O(n). Running items stay."""
         with self._lock:
             dropped = self._drop_all()
-            self._rows, self._in_a_row = (_Row(), _Row()), 0
+            self._rows, self._in_a_row = (_Row(0), _Row(1)), 0
             self._later.clear()
             self._ended = self._resting = self._backing_off = 0
             self._dropped += dropped
@@ -482,10 +479,11 @@ class KeyQueue(ABC, Generic[K, T]):
 
     def _has_turn(self) -> bool:
         """Whether a worker may find an item now."""
-        return bool(self._rows[0] or self._rows[1])
+        return self._rows[0].waiting > 0 or self._rows[1].waiting > 0
 
     def _seconds_to_turn(self) -> float | None:
-        if self._rows[0] or self._rows[1] or (self._resting and not self.debounce):
+        first, second = self._rows
+        if first.waiting or second.waiting or (self._resting and not self.debounce):
             return 0.0 if self.budget is None else self.budget.wait(self)
         return self._seconds_to_later()
 
@@ -498,10 +496,10 @@ class KeyQueue(ABC, Generic[K, T]):
 
     def _next(self) -> Item[K, T] | None:
         first, second = self._rows
-        if second and (not first or self._in_a_row >= LIVE_IN_A_ROW):
+        if second.waiting and (not first.waiting or self._in_a_row >= LIVE_IN_A_ROW):
             self._in_a_row = 0
             return second.pop()
-        if not first:
+        if not first.waiting:
             return None
         self._in_a_row += 1
         return first.pop()

@@ -309,7 +309,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
     @property
     def waiting(self) -> int:
         """The number of keys that a worker could take, if there were enough workers and permits."""
-        return len(self._rows[0]) + len(self._rows[1])
+        return self._rows[0].waiting + self._rows[1].waiting
 
     @property
     def delayed(self) -> int:
