@@ -36,7 +36,8 @@ from declctl.informer.applier import Applier
 from declctl.informer.queues.real_fifo import RealFIFO
 from declctl.informer.stores.indices import field_index
 from declctl.informer.stores.thread_safe_store import Indexer
-from declctl.kit import ChangeQueue, LoopThread, SystemClock
+from declctl.kit import LoopThread, SystemClock
+from declctl.kit.change_queue import ChangeQueue
 from declctl.manifest.model import Delivery, InitialSync, OnFailure, QueueSpec, RetrySpec
 from declctl.manifest.plan import HandlerPlan
 from declctl.manifest.values import EntryPoint

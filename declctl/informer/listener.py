@@ -21,8 +21,9 @@ from declctl.informer.event_handlers import (
     is_async,
     name_for_handler,
 )
-from declctl.kit import ChangeQueue, Clock, Latch, running_loop
+from declctl.kit import Clock, Latch, running_loop
 from declctl.kit.callbacks import must_propagate
+from declctl.kit.change_queue import ChangeQueue
 from declctl.kit.key_queue import QueueItem
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool, ends_worker
 from declctl.objects import ChangeType, Notification, ObjectView, merge

@@ -22,8 +22,9 @@ from declctl.informer.processor import Registration
 from declctl.informer.reflector.faults import Deadline, ExponentialBackoff
 from declctl.informer.source import Source, stop_listening
 from declctl.informer.stores.lister import Lister
-from declctl.kit import ChangeQueue, Clock, SystemClock
+from declctl.kit import Clock, SystemClock
 from declctl.kit.callbacks import plain, refuse_async
+from declctl.kit.change_queue import ChangeQueue
 from declctl.objects import ChangeType, EventType, Notification, ObjectView, WatchEvent, WatchOptions, merge
 
 _SHORTEST_ROUND = 1.0  # seconds from the start of a watch to that of the next, as in client-go

@@ -1,8 +1,6 @@
-"""Clocks, latches, loops, the keyed queue and safe reads of files: general tools that know no Kubernetes."""
+"""Clocks, latches, loops, queues of keys and safe reads of files: general tools that know no Kubernetes."""
 
-from declctl.kit.change_queue import ChangeQueue
 from declctl.kit.clock import AdvancingClock, Clock, ManualClock, Standstill, SystemClock, set_within
-from declctl.kit.key_queue import QueueFigures
 from declctl.kit.loops import (
     Latch,
     LoopThread,
@@ -15,12 +13,10 @@ from declctl.kit.loops import (
 
 __all__ = [
     "AdvancingClock",
-    "ChangeQueue",
     "Clock",
     "Latch",
     "LoopThread",
     "ManualClock",
-    "QueueFigures",
     "Standstill",
     "SystemClock",
     "all_open",

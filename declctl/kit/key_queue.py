@@ -150,7 +150,7 @@ class Epochs:
             item.epoch = epoch
 
 
-class _Row(Generic[K, T]):
+class _Turns(Generic[K, T]):
     """Items that may be taken now, by their turns.
 
     Most items come in the order of their turns, and need no heap. Some come later, as their key was held.
@@ -240,7 +240,7 @@ class KeyQueue(ABC, Generic[K, T]):
         self._now = clock.monotonic
         self._lock = threading.Lock()
         self._order = itertools.count(1)  # of turns, and of items that are due at the same time
-        self._rows: tuple[_Row[K, T], _Row[K, T]] = (_Row(0), _Row(1))
+        self._rows: tuple[_Turns[K, T], _Turns[K, T]] = (_Turns(0), _Turns(1))
         self._in_a_row = 0  # items of the first row that were handed out since the last one of the second
         # A heap of what rests, backs off or was asked for. A rest that was extended is in it with an earlier
         # time, and an item whose `due` has ended early is in it for a while.
@@ -406,7 +406,7 @@ class KeyQueue(ABC, Generic[K, T]):
         """Drop all items that wait, rest or back off; returns how many. O(n). Running items stay."""
         with self._lock:
             dropped = self._drop_all()
-            self._rows, self._in_a_row = (_Row(0), _Row(1)), 0
+            self._rows, self._in_a_row = (_Turns(0), _Turns(1)), 0
             self._later.clear()
             self._ended = self._resting = self._backing_off = 0
             self._dropped += dropped

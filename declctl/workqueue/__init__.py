@@ -18,12 +18,12 @@ from declctl.workqueue.rate_limit import (
 from declctl.workqueue.reconcile_queue import (
     DURATION_BOUNDS,
     MOST_CAUSES,
+    Admission,
     Gate,
     Priority,
     QueueStatistics,
     Reasons,
     ReconcileQueue,
-    Verdict,
     Version,
 )
 from declctl.workqueue.worker import run_workers
@@ -31,6 +31,7 @@ from declctl.workqueue.worker import run_workers
 __all__ = [
     "DURATION_BOUNDS",
     "MOST_CAUSES",
+    "Admission",
     "Backoff",
     "BucketRateLimiter",
     "DelayingQueue",
@@ -46,7 +47,6 @@ __all__ = [
     "RateLimitingQueue",
     "Reasons",
     "ReconcileQueue",
-    "Verdict",
     "Version",
     "WithMaxWaitRateLimiter",
     "WorkQueue",

@@ -4,7 +4,7 @@ It is the core of client-go's work queues (`queue`, `delay`), and the queue of a
 """
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import Enum, IntEnum, auto
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
@@ -17,7 +17,6 @@ from declctl.kit.histogram import Histogram
 from declctl.kit.key_queue import LIVE_IN_A_ROW, EpochCounter, Item, KeyQueue, QueueFigures
 from declctl.kit.pending import ItemState, PendingItem
 from declctl.objects import Cause
-from declctl.workqueue.rate_limit import RateLimiter
 
 K = TypeVar("K", bound=Hashable)
 
@@ -83,7 +82,7 @@ class Reasons(msgspec.Struct):
         return Reasons(causes, versions, min(times, default=None), events)
 
 
-class Verdict(Enum):
+class Admission(Enum):
     """What a gate says of a key whose turn it is."""
 
     CALL = auto()
@@ -94,7 +93,7 @@ class Verdict(Enum):
 class Gate(Protocol[K]):
     """Holds keys back whose turn has come. Called under the lock of the queue, and never calls it."""
 
-    def judge(self, item: Item[K, Reasons]) -> Verdict:
+    def judge(self, item: Item[K, Reasons]) -> Admission:
         """What becomes of a key whose turn has come."""
         ...
 
@@ -146,7 +145,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
       `ends_delays` a key comes at both times, as in client-go's queues.
     - With `debounce`, a key that is added rests first. A retry and a `requeue` do not.
     - A waiting key belongs to no epoch: the code that takes it reconciles it.
-    - With `limiter`, failed keys wait at least as long as it asks for.
+    - With `limiter`, a failed key waits at least for the seconds that it returns.
     - A `gate` may hold keys back whose turn has come, or say that they need not be reconciled.
     """
 
@@ -156,7 +155,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         clock: Clock,
         epochs: EpochCounter | None = None,
         gate: Gate[K] | None = None,
-        limiter: RateLimiter | None = None,
+        limiter: Callable[[K], float] | None = None,
         ends_delays: bool = True,
     ) -> None:
         super().__init__(clock=clock, epochs=epochs)
@@ -247,9 +246,9 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
     def retry(self, item: Item[K, Reasons], delay: float) -> None:
         """Let a failed key come again in `delay` seconds, or with the next reason for it.
 
-        It comes later if the `limiter`, which all failed keys share, asks for it.
+        It comes later if the `limiter` of all failed keys asks for it.
         """
-        self.fail(item.key, delay if self._limiter is None else max(delay, self._limiter.when(item.key)))
+        self.fail(item.key, delay if self._limiter is None else max(delay, self._limiter(item.key)))
         self.done(item)
 
     def finish(self, key: K) -> None:
@@ -445,12 +444,12 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             return self._keys[key].waiting
         while gate.others < self.max_running and (item := super()._next()) is not None:
             match gate.judge(item):
-                case Verdict.CALL:
+                case Admission.CALL:
                     return item
-                case Verdict.HOLD:
+                case Admission.HOLD:
                     item.state = _AWAITS_CACHE
                     self._held += 1
-                case Verdict.SKIP:
+                case Admission.SKIP:
                     known = self._keys[item.key]
                     known.waiting = None
                     self._leave(item)

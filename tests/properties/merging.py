@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from declctl.kit import ChangeQueue, ManualClock
+from declctl.kit import ManualClock
+from declctl.kit.change_queue import ChangeQueue
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The keyed queue against a model that keeps one plain list and looks at all of it every time."""
+"""The queue of changes against a model that keeps one plain list and looks at all of it every time."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from declctl.kit import ChangeQueue, ManualClock
+from declctl.kit import ManualClock
+from declctl.kit.change_queue import ChangeQueue
 from declctl.kit.key_queue import QueueItem
 from tests.properties.merging import ModelOfQueue, Value, merge
 
@@ -240,5 +241,5 @@ class LanesMachine(ModelOfQueue):
         return self.adopted.get(epoch, epoch)
 
 
-TestKeyedQueue = LanesMachine.TestCase
-TestKeyedQueue.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)
+TestChangeQueue = LanesMachine.TestCase
+TestChangeQueue.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)

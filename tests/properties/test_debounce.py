@@ -1,4 +1,4 @@
-"""The keyed queue with a debounce, against a model that looks at a plain list of all that waits."""
+"""The queue of changes with a debounce, against a model that looks at a plain list of all that waits."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from declctl.kit import ChangeQueue, ManualClock
+from declctl.kit import ManualClock
+from declctl.kit.change_queue import ChangeQueue
 from declctl.kit.key_queue import LONGEST_REST, QueueItem
 from tests.properties.merging import ModelOfQueue, Value, merge
 

@@ -4,7 +4,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from declctl.kit import ChangeQueue, ManualClock
+from declctl.kit import ManualClock
+from declctl.kit.change_queue import ChangeQueue
 from declctl.kit.key_queue import QueueItem
 from declctl.kit.worker_budget import TURN_SECONDS, WorkerBudget
 

@@ -14,6 +14,7 @@ import msgspec
 
 from declctl.hooks.calls import HookTarget
 from declctl.kit import LoopThread
+from declctl.kit.backoff import Backoff
 from declctl.kit.histogram import HistogramFigures
 from declctl.manifest.model import Delivery, FilterSpec, InitialSync
 from declctl.manifest.plan import HandlerPlan
@@ -33,7 +34,7 @@ from declctl.objects.expressions import EvaluationFailed, Expression, compile_ex
 from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots, SnapshotSource
 from declctl.runtime.handling.failure_log import ClientRefusal
-from declctl.workqueue import Backoff, QueueStatistics
+from declctl.workqueue import QueueStatistics
 from declctl.writes import CallScope
 
 Accepts = Callable[[ObjectView], bool]

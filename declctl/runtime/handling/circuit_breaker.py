@@ -18,8 +18,8 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from declctl.kit import Clock
+from declctl.kit.backoff import Backoff
 from declctl.runtime.log import Log
-from declctl.workqueue import Backoff
 
 LONGEST_LOOK = 10.0  # seconds after which a change asks again while the trial of another one is under way
 _OTHERS_FIRST = 1.0  # seconds that the object of the last trial leaves to others

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from declctl.informer.processor import Registration
-from declctl.kit import ChangeQueue, Clock, Latch
+from declctl.kit import Clock, Latch
+from declctl.kit.change_queue import ChangeQueue
 from declctl.kit.key_queue import EpochCounter, KeyQueue, QueueItem
 from declctl.kit.pending import PendingItem
 from declctl.kit.worker_budget import WorkerBudget

@@ -10,7 +10,7 @@ from declctl.kit import Clock
 from declctl.kit.key_queue import QueueItem
 from declctl.runtime.handling.write_loops import CallGuard, WriteLoops
 from declctl.runtime.reconciling.unseen_writes import HeldKey, UnseenWrites
-from declctl.workqueue import Reasons, Verdict
+from declctl.workqueue import Admission, Reasons
 
 
 class CallGate:
@@ -24,16 +24,16 @@ class CallGate:
         self.guard: CallGuard = WriteLoops(clock=clock, report=report).guard("")
         self.own_writes = 0  # times that a key was due because of its own writes alone, and was not taken
 
-    def judge(self, item: QueueItem[Reasons]) -> Verdict:
+    def judge(self, item: QueueItem[Reasons]) -> Admission:
         """What becomes of a key whose turn has come."""
         reasons = item.value
         is_asked_for = any(cause.type == "Requeue" for cause in reasons.causes)
         may_be_own = reasons.versions and not (item.attempts or is_asked_for)
         if may_be_own and self.guard.is_own(item.key, reasons.versions):
             self.own_writes += 1
-            return Verdict.SKIP
+            return Admission.SKIP
         is_held = self.unseen.hold(item.key, self.guard.delay(item.key))
-        return Verdict.HOLD if is_held else Verdict.CALL
+        return Admission.HOLD if is_held else Admission.CALL
 
     def begins(self, item: QueueItem[Reasons]) -> None:
         """Notice that a worker gets a key."""

@@ -28,6 +28,7 @@ from declctl.errors import ApiError, Forbidden, MalformedAnswer, NotFound, NotSy
 from declctl.informer.informer import SharedIndexInformer
 from declctl.informer.source import Source
 from declctl.kit import Clock
+from declctl.kit.backoff import Backoff
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import WatchKey
 from declctl.objects import GroupVersionKind, KubeObject, Notification, ObjectView, version_order
@@ -37,7 +38,6 @@ from declctl.runtime.handling.handler_slot import HandlerSlot
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import HandlerFinalizer
 from declctl.runtime.reconciling.reconcile_slot import ReconcileBinding, ReconcileSlot
-from declctl.workqueue import Backoff
 from declctl.writes import MetadataSource, finalizers_of, find_carriers, is_being_deleted
 
 _LINGER_SECONDS = 60.0  # that an informer goes on without leftovers: objects may come and go in series

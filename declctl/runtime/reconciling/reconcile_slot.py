@@ -462,7 +462,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         wake = lambda: self.wake()  # noqa: E731, PLW0108 - the base class sets it later
         self.gate = CallGate(clock=clock, report=self._report_lag, wake=wake)
         # All failed keys together share a token bucket (10 a second, burst 100), as in client-go.
-        limiter = BucketRateLimiter(clock=clock)
+        limiter = BucketRateLimiter(clock=clock).when
         self._keys = ReconcileQueue[str](clock=clock, epochs=epochs, gate=self.gate, limiter=limiter)
         self._log = log
         # Keys of the first sync that are not reconciled yet; None when the reconciler has synced.

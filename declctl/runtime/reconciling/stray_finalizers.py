@@ -20,6 +20,7 @@ import msgspec
 
 from declctl.errors import ApiError, MalformedAnswer
 from declctl.kit import Clock
+from declctl.kit.backoff import Backoff
 from declctl.manifest import Plan
 from declctl.manifest.plan import WatchKey
 from declctl.objects import GroupVersionKind, ObjectKey, Record
@@ -27,7 +28,6 @@ from declctl.objects.frame import HeldObject
 from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.log import Log
-from declctl.workqueue import Backoff
 from declctl.writes import MetadataSource, finalizers_of, find_added
 
 _LOOK_SECONDS = 2.0  # between two looks at the names

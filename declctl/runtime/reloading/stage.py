@@ -34,6 +34,7 @@ from declctl.hooks.bundle import Bundle, reached
 from declctl.hooks.plugins import find
 from declctl.informer.stores.indices import field_index, function_index
 from declctl.kit import Clock, LoopThread, set_within, to_its_end
+from declctl.kit.backoff import Backoff
 from declctl.manifest import Diagnostic, LoadedManifest, Plan, plan
 from declctl.manifest.model import (
     ALL_EVENTS,
@@ -83,7 +84,6 @@ from declctl.runtime.reloading.changes import (
 from declctl.runtime.reloading.generation import Generation, PluginLifetimes, RuntimeServices
 from declctl.runtime.scheduling.schedules import ScheduleBinding
 from declctl.runtime.threads import in_thread
-from declctl.workqueue import Backoff
 from declctl.writes import ChildCache, DeclaredWrites, drops_set_annotations
 
 _REASONS = {

@@ -1,4 +1,4 @@
-"""The keyed queue: the cases that a random walk seldom meets, its debounce, and its listing."""
+"""The queue of changes: the cases that a random walk seldom meets, its debounce, and its listing."""
 
 import heapq
 import threading
@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from declctl.kit import ChangeQueue, ManualClock, SystemClock
+from declctl.kit import ManualClock, SystemClock
+from declctl.kit.change_queue import ChangeQueue
 from declctl.kit.key_queue import EpochCounter, QueueItem
 from declctl.kit.pending import ItemState, smallest_first
 

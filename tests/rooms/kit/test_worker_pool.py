@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from declctl.kit import ChangeQueue, LoopThread, ManualClock, SystemClock
+from declctl.kit import LoopThread, ManualClock, SystemClock
+from declctl.kit.change_queue import ChangeQueue
 from declctl.kit.key_queue import QueueItem
 from declctl.kit.worker_budget import TURN_SECONDS, WorkerBudget
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, ends_worker, settle_cancellation

@@ -6,7 +6,7 @@ import pytest
 
 from declctl.kit.key_queue import EpochCounter
 from declctl.objects import Cause
-from declctl.workqueue import MOST_CAUSES, Priority, Reasons, ReconcileQueue, Verdict
+from declctl.workqueue import MOST_CAUSES, Admission, Priority, Reasons, ReconcileQueue
 
 CHANGED = Cause("Modified", "pods", "a/web", "Watch")
 INITIAL = Cause("Added", "pods", "a/web", "Initial")
@@ -30,7 +30,7 @@ class Gate:
     def judge(self, item):
         is_own = item.value.versions == (OWN,) and not item.attempts
         self.skipped += is_own
-        return Verdict.SKIP if is_own else Verdict.CALL
+        return Admission.SKIP if is_own else Admission.CALL
 
     def begins(self, item):
         """Note nothing."""
