@@ -240,7 +240,7 @@ def _seeds() -> Sequence[int]:
     return range(first, first + histories)
 
 
-@pytest.mark.client_go(96, "FilteringResourceEventHandler")
+@pytest.mark.client_go(96, "FilteringResourceEventHandler", "Per-handler buffer")
 @pytest.mark.timeout(0)
 async def test_a_filtered_handler_with_a_full_buffer_knows_what_exists() -> None:
     """No object stays for ever that is gone, and none is deleted that never came.

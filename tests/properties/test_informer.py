@@ -40,7 +40,7 @@ def _seeds() -> range:
     return range(first, first + histories)
 
 
-@pytest.mark.client_go(164, 187, "Core guarantee", "Late joiner")
+@pytest.mark.client_go(164, 187, 202, "Core guarantee", "Late joiner", "HasSynced (handler)")
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("queue", ["RealFIFO", pytest.param("DeltaFIFO", marks=pytest.mark.thorough)])
 def test_whatever_happens_cache_listeners_and_handlers_know_the_truth(queue: Any, capsys: Any) -> None:

@@ -185,8 +185,9 @@ class QueueMachine(RuleBasedStateMachine):
 Shown = tuple[Any, ...]
 
 
-@pytest.mark.client_go(33, 37, 41, 44, 48, 49, 50, 53, 54, 56, 58, 59, 61, 62, 63, "RealFIFO HasSynced")
-@pytest.mark.client_go("RealFIFO global order", "RealFIFO AtomicEvents", "RealFIFO batch pop")
+@pytest.mark.client_go(33, 34, 35, 36, 37, 39, 40, 41, 42, 43, 44, 45, 47, 48, 49, 50, 53, 54, 56, 58, 59, 61)
+@pytest.mark.client_go(62, 63, "RealFIFO HasSynced", "RealFIFO global order", "RealFIFO AtomicEvents")
+@pytest.mark.client_go("RealFIFO batch pop", "RealFIFO Replace (non atomic)")
 class RealMachine(QueueMachine):
     """The model is one list: what came, in the order in which it came."""
 
