@@ -5,7 +5,6 @@ DECLCTL_SEED repeats the changes, the edits and the moments at which they meet.
 """
 
 import os
-import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,13 +21,6 @@ pytestmark = pytest.mark.thorough
 _TIMES = 10 if os.environ.get("DECLCTL_SOAK") else 1
 _CHANGES = 6_000 * _TIMES
 _RELOADS = 10 * _TIMES
-
-
-@pytest.fixture
-def seed() -> int:
-    """From DECLCTL_SEED, and by chance for a person."""
-    by_default = 0 if os.environ.get("CI") else random.SystemRandom().randrange(10**9)
-    return int(os.environ.get("DECLCTL_SEED") or by_default)
 
 
 class Here:

@@ -253,7 +253,11 @@ class RealMachine(QueueMachine):
                 return (kind, key, made.resource_version)
 
 
-@pytest.mark.client_go(1, 24, 27, 29, 30, 31, "DeltaFIFO HasSynced")
+@pytest.mark.client_go(
+    1, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 24, 25, 27, 29, 30, 31
+)
+@pytest.mark.client_go("DeltaFIFO HasSynced", "DeltaFIFO per-key accumulation", "DeltaFIFO Replace")
+@pytest.mark.client_go("DeltaFIFO dedup", "DeltaFIFO Resync", "DeltaFIFO delete of unknown key")
 class DeltaMachine(QueueMachine):
     """The model has the changes of each key, in a dict that is in order of the first of them."""
 
