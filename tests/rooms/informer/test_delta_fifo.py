@@ -37,7 +37,7 @@ FILLED = [
 ]
 
 
-@pytest.mark.client_go("DeltaFIFO per-key accumulation", "DeltaFIFO delete of unknown key")
+@pytest.mark.client_go(3, 9, 11, 16, 20, "DeltaFIFO per-key accumulation", "DeltaFIFO delete of unknown key")
 @pytest.mark.parametrize(("steps", "expected"), FILLED)
 def test_what_was_queued_of_a_key_comes_out_together(steps, expected):
     """Each key once, with all that happened to it, in the order in which the keys were first queued."""
