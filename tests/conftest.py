@@ -9,6 +9,7 @@ import atexit
 import gc
 import inspect
 import os
+import random
 import re
 import shutil
 import signal
@@ -63,6 +64,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     seed = config.getoption("randomly_seed", None)
     if seed is not None:
         terminalreporter.write_line(f"The order of this run: SEED={seed} (--randomly-seed={seed})")
+
+
+@pytest.fixture
+def seed() -> int:
+    """From DECLCTL_SEED, and by chance for a person."""
+    by_default = 0 if os.environ.get("CI") else random.SystemRandom().randrange(10**9)
+    return int(os.environ.get("DECLCTL_SEED") or by_default)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -5,7 +5,6 @@
 
 import json
 import os
-import random
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
@@ -106,13 +105,6 @@ class There:
 
     def _at_rest(self) -> bool:
         return all(not each["queued"] and not each["running"] for each in self.process.status()["handlers"])
-
-
-@pytest.fixture
-def seed() -> int:
-    """From DECLCTL_SEED, and by chance for a person."""
-    by_default = 0 if os.environ.get("CI") else random.SystemRandom().randrange(10**9)
-    return int(os.environ.get("DECLCTL_SEED") or by_default)
 
 
 @pytest.mark.guarantee("G1", "G2", "G3", "G4", "G8", "G18", "G19")

@@ -85,6 +85,12 @@ def test_an_example_is_explained(folder: Path) -> None:
     assert (folder / schema).resolve() == ROOT / "schema" / "declctl.v1alpha1.schema.json"
 
 
+def _ended(arguments: list[str], *, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A Python process with these arguments, after its end."""
+    command, env = [sys.executable, *arguments], environment()
+    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd, timeout=60, check=False)
+
+
 def _readme_line(folder: Path, word: str) -> str:
     """The one command of a README with this word in it, without its comment."""
     lines = [line for block in blocks(folder / "README.md") for line in block.text.splitlines()]
@@ -98,15 +104,7 @@ def test_the_library_example_prints_what_its_readme_shows() -> None:
     (shown,) = [block.text for block in blocks(LIBRARY / "README.md") if block.language == "text"]
     python, *command = shlex.split(_readme_line(LIBRARY, "--sandbox"))
     assert python == "python"
-    done = subprocess.run(
-        [sys.executable, *command],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        cwd=ROOT,
-        timeout=60,
-        check=False,
-    )
+    done = _ended(command, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout == shown
 
@@ -115,14 +113,6 @@ def test_the_library_examples_unit_test_passes() -> None:
     """Whoever copies it begins with a test that runs."""
     command = _readme_line(LIBRARY, "pytest")
     assert command == f"(cd {LIBRARY.relative_to(ROOT)} && python -m pytest)"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q"],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        cwd=LIBRARY,
-        timeout=60,
-        check=False,
-    )
+    done = _ended(["-m", "pytest", "-q"], cwd=LIBRARY)
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout

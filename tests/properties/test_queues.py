@@ -185,8 +185,9 @@ class QueueMachine(RuleBasedStateMachine):
 Shown = tuple[Any, ...]
 
 
-@pytest.mark.client_go(33, 37, 41, 44, 48, 49, 50, 53, 54, 56, 58, 59, 61, 62, 63, "RealFIFO HasSynced")
-@pytest.mark.client_go("RealFIFO global order", "RealFIFO AtomicEvents", "RealFIFO batch pop")
+@pytest.mark.client_go(33, 34, 35, 36, 37, 39, 40, 41, 42, 43, 44, 45, 47, 48, 49, 50, 53, 54, 56, 58, 59, 61)
+@pytest.mark.client_go(62, 63, "RealFIFO HasSynced", "RealFIFO global order", "RealFIFO AtomicEvents")
+@pytest.mark.client_go("RealFIFO batch pop", "RealFIFO Replace (non atomic)")
 class RealMachine(QueueMachine):
     """The model is one list: what came, in the order in which it came."""
 
@@ -252,7 +253,11 @@ class RealMachine(QueueMachine):
                 return (kind, key, made.resource_version)
 
 
-@pytest.mark.client_go(1, 24, 27, 29, 30, 31, "DeltaFIFO HasSynced")
+@pytest.mark.client_go(
+    1, 3, 4, 5, 6, 7, 9, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 24, 25, 27, 29, 30, 31
+)
+@pytest.mark.client_go("DeltaFIFO HasSynced", "DeltaFIFO per-key accumulation", "DeltaFIFO Replace")
+@pytest.mark.client_go("DeltaFIFO dedup", "DeltaFIFO Resync", "DeltaFIFO delete of unknown key")
 class DeltaMachine(QueueMachine):
     """The model has the changes of each key, in a dict that is in order of the first of them."""
 

@@ -24,6 +24,7 @@ class World:
         self.lines: defaultdict[str, deque[asyncio.Task[None]]] = defaultdict(deque)
         self.granted, self.tokens = 0, 2
         self.tasks: list[asyncio.Task[None]] = []
+        self.came: dict[asyncio.Task[None], float] = {}
         # By handler that waits: the tokens of others since it came, or since its own last one.
         self.overtaken: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
@@ -56,6 +57,7 @@ class World:
             arrived = [asyncio.ensure_future(self.write(what)) for _ in range(number)]
             self.tasks += arrived
             self.lines[what] += arrived
+            self.came |= dict.fromkeys(arrived, self.clock.monotonic())
             expected = min(self.tokens, number)
             self.tokens -= expected
         elif waiting:
@@ -63,6 +65,9 @@ class World:
         await self.clock.settle()
         assert self.granted - before == expected
         assert self.counted() == {handler: len(line) for handler, line in self.lines.items() if line}
+        now = self.clock.monotonic()
+        for each in self.budget.waiting():
+            assert each.oldest_seconds == now - self.came[self.lines[each.handler][0]]
 
     def counted(self) -> dict[str, int]:
         return {each.handler: each.waiting for each in self.budget.waiting()}
@@ -74,7 +79,7 @@ class World:
         task.cancel()
 
 
-@pytest.mark.client_go(262)
+@pytest.mark.client_go(262, "Token bucket")
 @given(steps=st.lists(ARRIVE | CANCEL | PASS, max_size=30))
 @example(steps=[("A", 4), ("race", 0)])
 @example(steps=[("A", 300), ("B", 1), ("pass", 2)])

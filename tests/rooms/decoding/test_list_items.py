@@ -124,20 +124,3 @@ def test_a_riddle_is_not_solved_again_with_each_part(monkeypatch):
     assert sum(measured) <= len(endless)
     with pytest.raises(MalformedAnswer, match="is no list"):
         reading.page()
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{},"rows":[]}',
-        b'{"apiVersion":"v1","items":[' + item("a") + b"," + item("b") + b'],"kind":"Table","metadata":{}}',
-        TYPED + item("a", text="x" * 2000) + b"," + item("b"),
-        TYPED + item("a", text="x" * 2000) + b"," + item("b") + b"]",
-        TYPED + item("a", text="x" * 2000) + b"," + item("b") + b"}]}",
-    ],
-)
-def test_what_is_no_list_is_refused_however_much_was_read_of_it(body):
-    """Half a list, taken for a whole one, would empty the cache."""
-    reading, _ = fed(parts_of(body))
-    with pytest.raises(MalformedAnswer):
-        reading.page()

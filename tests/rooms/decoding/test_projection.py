@@ -37,13 +37,6 @@ def test_list_gives_its_records_and_how_to_go_on():
     assert (made.resource_version, made.continue_token, made.remaining) == ("42", "token", 9)
 
 
-def test_items_of_a_list_know_their_kind_again_when_they_are_read():
-    """Lists leave `kind` and `apiVersion` out of their items; handlers see them all the same."""
-    bare = {k: v for k, v in pod().items() if k not in ("kind", "apiVersion")}
-    (made,) = projection().page(page(bare)).records
-    assert made.decode() == pod()
-
-
 @pytest.mark.parametrize("items", [[], None])
 def test_empty_list_is_empty(items):
     """Go writes an empty list as [] or as null."""

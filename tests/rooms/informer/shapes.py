@@ -59,6 +59,8 @@ class Recorder:
         if n.type is ChangeType.DELETED:
             if self.folded.pop(n.key, None) is None:
                 self.faults.append(f"{n.key} was deleted and not known")
+            if n.final_state_unknown and n.record != known:
+                self.faults.append(f"the tombstone of {n.key} is not the last that was told")
             return
         if n.type is ChangeType.ADDED and known is not None:
             self.faults.append(f"{n.key} was added twice")

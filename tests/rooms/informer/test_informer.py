@@ -1,14 +1,12 @@
 """SharedIndexInformer: what a listener hears of a source, and what stands in the cache meanwhile."""
 
-import asyncio
 from typing import Any
 
 import pytest
 
 from declctl.decoding import Projection
 from declctl.errors import Forbidden, NotFound, NotSynced
-from declctl.informer import FakeControllerSource, field_index
-from declctl.informer.queues.real_fifo import Replacement
+from declctl.informer import FakeControllerSource
 from declctl.objects import ChangeReason, Delta, DeltaType, EventType, KubeObject, ObjectView
 from tests.rooms.informer.shapes import Informed, Recorder, informed, made, pod, record, rest
 
@@ -125,32 +123,6 @@ async def test_a_late_joiner_hears_the_cache_and_then_the_rest(queue):
     assert late.lines() == ["Added demo/a", "Modified demo/a", "Added demo/b", *resyncs]
     assert [n.initial for n in late.told] == [True, False, False, False, False]
     assert live_only.lines() == ["Modified demo/a", "Added demo/b"]
-
-
-@pytest.mark.client_go(202, "Late joiner")
-@pytest.mark.parametrize("accompanied", [False, True])
-@pytest.mark.parametrize("steps", range(4))
-async def test_who_joins_in_the_middle_of_a_first_list_hears_each_object_once(steps, accompanied):
-    """Whether others listened meanwhile or not: what nobody was told of, the cache has (client-go 202)."""
-    _, informer, clock = made(indexers={"node": field_index("spec.nodeName")})
-    records = [record(f"p{n}", node=f"n{n % 3}") for n in range(1700)]
-    first, late = Recorder(), Recorder()
-    if accompanied:
-        informer.add_listener(first)
-    work = informer.process(Replacement(records, "9", True))
-    for _ in range(steps):
-        next(work)
-    informer.add_listener(late)
-    for _ in work:
-        await asyncio.sleep(0)
-    await rest(clock)
-    happen(informer, Delta(DeltaType.UPDATED, "demo/p5", record("p5", 7)))
-    everything = sorted([*(f"Added {each.key}" for each in records), "Modified demo/p5"])
-    assert sorted(late.lines()) == everything
-    assert sorted(first.lines()) == (everything if accompanied else [])
-    assert late.faults == first.faults == []
-    assert informer.statistics().processor.distributed == len(everything)
-    assert len(informer.get_lister(require_sync=False).by_index("node", "n1")) == 567
 
 
 @pytest.mark.client_go("Informer identity / metrics")

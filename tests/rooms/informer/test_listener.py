@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import itertools
 import threading
 from typing import Any
 
@@ -134,43 +133,3 @@ async def test_a_handler_that_raises_is_called_again(clock, caplog, fault, async
     assert seen == ["bad", "good"]
     assert (figures.delivered, figures.failed, figures.synced) == (2, 1, True)
     assert "guard failed on Added demo/bad" in caplog.text
-
-
-@pytest.mark.client_go(192, "HasSynced (handler)")
-async def test_it_has_synced_when_the_handler_is_through(clock):
-    """A handler has synced when it is through with the first list, not when told of it (client-go 192)."""
-    empty = ProcessorListener(Diary(), clock=clock)
-    empty.initial_complete()
-    await empty.synced.wait()  # where there is nothing to deal with, nothing is waited for
-    free = threading.Event()
-    handler = ResourceEventHandlerFuncs(add=lambda obj, initial: free.wait(SOON))
-    listener = ProcessorListener(handler, clock=clock)
-    listener.add_all([added("a", initial=True)])
-    listener.initial_complete()
-    await clock.settle()
-    assert not listener.synced.is_open
-    listener.add_all([added("b")])
-    free.set()
-    await listener.synced.wait()
-
-
-@pytest.mark.client_go("Per-handler buffer")
-async def test_a_slow_handler_does_not_fill_the_memory(clock):
-    """Beyond its limit, changes of one object are merged while they wait: the last state arrives."""
-    free, told = threading.Event(), []
-    handler = ResourceEventHandlerFuncs(
-        add=lambda obj, initial: free.wait(SOON), update=lambda old, new: told.append(new.resource_version)
-    )
-    listener = ProcessorListener(handler, clock=clock, limit=2_000)
-    versions = [record("b", version) for version in range(1, 101)]
-    listener.add_all([added("a"), added("b")])
-    for old, new in itertools.pairwise(versions):
-        listener.add_all([Notification(ChangeType.MODIFIED, new, old)])
-    weight = listener.queue.statistics().weight
-    free.set()
-    await done_with(listener)
-    figures = listener.statistics()
-    assert weight < 5_000
-    assert figures.merged > 80
-    assert figures.delivered + figures.merged == 101
-    assert told[-1] == "100"

@@ -1,6 +1,8 @@
-"""Edits that change what is read without a change of a file that was read: each is noticed."""
+"""Edits that change what is read without a change of a file that was read: each is noticed.
 
-import shutil
+More of them, and the folders in which they are noticed: `LookedFor` of the properties.
+"""
+
 from collections.abc import Callable
 
 import pytest
@@ -36,16 +38,6 @@ def _optional_folder_first(b: BundleDir) -> Steps:
     ]
 
 
-def _deep_folders_first(b: BundleDir) -> Steps:
-    rules = b.path / "extra" / "rules"
-    return [rules.parent.mkdir, rules.mkdir, lambda: b.write("extra/rules/__init__.py", "X = 1\n")]
-
-
-def _folder_of_an_installed_name_first(b: BundleDir) -> Steps:
-    folder = b.path / "yaml"
-    return [folder.mkdir, lambda: b.write("yaml/__init__.py", "X = 1\n"), lambda: shutil.rmtree(folder)]
-
-
 def _all_goes_but_folders(b: BundleDir) -> Steps:
     b.write("extra/rules.py", "X = 1\n")
     paths = [b.path / "handlers" / "pods.py", b.path / "extra" / "rules.py"]
@@ -64,41 +56,6 @@ def _folder_becomes_a_file_again(b: BundleDir) -> Steps:
     ]
 
 
-def _folder_with_the_name_of_a_module(b: BundleDir) -> Steps:
-    path = b.path / "extra.py"
-    return [path.mkdir, lambda: (path.rmdir(), path.write_text("X = 1\n")), path.unlink]
-
-
-def _file_becomes_a_folder(b: BundleDir) -> Steps:
-    path = b.path / "extra"
-    return [
-        lambda: path.write_text("notes"),
-        lambda: (path.unlink(), b.write("extra/rules.py", "X = 1\n")),
-        lambda: (shutil.rmtree(path), path.write_text("notes")),
-        lambda: (path.unlink(), b.write("extra/rules.py", "X = 2\n")),
-    ]
-
-
-def _package_module_package(b: BundleDir) -> Steps:
-    folder, module = b.path / "extra", b.path / "extra.py"
-    return [
-        lambda: b.write("extra/__init__.py", "X = 1\n"),
-        lambda: (shutil.rmtree(folder), module.write_text("X = 2\n")),
-        lambda: (module.unlink(), b.write("extra/__init__.py", "X = 3\n")),
-        lambda: b.write("extra/rules.py", "X = 4\n"),
-    ]
-
-
-def _package_renamed(b: BundleDir) -> Steps:
-    b.write("extra/rules.py", "X = 1\n")
-    extra, other = b.path / "extra", b.path / "other"
-    return [
-        lambda: extra.rename(other),
-        lambda: b.write("other/rules.py", "X = 2\n"),
-        lambda: other.rename(extra),
-    ]
-
-
 def _link_that_leads_somewhere_at_last(b: BundleDir) -> Steps:
     (b.path / "extra").mkdir()
     (b.path / "extra" / "rules.py").symlink_to(b.path / "shared.py")
@@ -107,14 +64,8 @@ def _link_that_leads_somewhere_at_last(b: BundleDir) -> Steps:
 
 SEQUENCES = (
     _optional_folder_first,
-    _deep_folders_first,
-    _folder_of_an_installed_name_first,
     _all_goes_but_folders,
     _folder_becomes_a_file_again,
-    _folder_with_the_name_of_a_module,
-    _file_becomes_a_folder,
-    _package_module_package,
-    _package_renamed,
     _link_that_leads_somewhere_at_last,
 )
 
@@ -127,8 +78,7 @@ def test_what_was_looked_for_is_noticed_when_it_comes_and_goes(
 ) -> None:
     """Folders first and modules later, modules that come back: each step is told once it has settled."""
     monkeypatch.setattr("declctl.runtime.reloading.files.SAFETY_POLL_SECONDS", 60.0)
-    imports = "import yaml\n" if sequence is _folder_of_an_installed_name_first else OPTIONAL
-    bundle = BundleDir(tmp_path / "bundle", _files(imports))
+    bundle = BundleDir(tmp_path / "bundle", _files(OPTIONAL))
     steps, watched = sequence(bundle), Watched(bundle.path, watch=watch)
 
     async def scenario() -> None:

@@ -198,30 +198,6 @@ def sending(scene, gate: WriteGate, handler: str = "web") -> asyncio.Future[obje
     return asyncio.ensure_future(gate.send(write, WriteOrigin(handler, 1)))
 
 
-@pytest.mark.client_go(262, "Token bucket")
-async def test_writes_are_limited_on_this_side_and_handlers_take_turns(scene, clock) -> None:
-    """After the burst, writes have a steady rate. A handler that sends 300 delays another by one write."""
-    budget = WriteBudget(2, 3, clock=clock)
-    gate = WriteGate(scene.server, scene.ledger, clock=clock, budget=budget)
-    tasks = [sending(scene, gate) for _ in range(300)]
-    await clock.settle()
-    await clock.advance(0.2)
-    tasks.append(sending(scene, gate, "slow"))
-    await clock.settle()
-    assert [(each.handler, each.waiting) for each in budget.waiting()] == [("web", 297), ("slow", 1)]
-    assert [each.oldest_seconds for each in budget.waiting()] == pytest.approx([0.2, 0])
-    counts = [len(scene.server.requests)]
-    for _ in range(3):
-        await clock.advance(0.5)
-        counts.append(len(scene.server.requests))
-    assert counts == [3, 4, 5, 6]
-    assert [path.rpartition("/")[2] for _, path in scene.server.sent()].index("slow") == 4
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    assert budget.waiting() == []
-
-
 async def test_another_rate_is_for_all_writes_from_then_on(scene, clock) -> None:
     """`spec.writes` of a reload holds for the writes that wait, too; the same again gives no new burst."""
     budget = WriteBudget(1, 1, clock=clock)
