@@ -30,6 +30,7 @@ from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
 from declctl.runtime.handling.failure_log import ClientRefusal
+from declctl.runtime.handling.handler_figures import HandlerProblem
 from declctl.runtime.handling.invocation import Invocation, is_suspended, is_unsynced
 from declctl.runtime.handling.invocations import (
     EventInvocation,
@@ -38,6 +39,7 @@ from declctl.runtime.handling.invocations import (
     Invocations,
 )
 from declctl.runtime.handling.queue_listing import QueueListing, list_queue
+from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.handling.write_loops import CallGuard
 from declctl.runtime.log import Log
 from declctl.writes import WriteOrigin, Written
@@ -116,6 +118,8 @@ class HandlerSlot(ABC, Generic[T]):
         self.registrations: dict[ManagedInformer, Registration] = {}  # by informer
         self.replayed = 0  # objects that were delivered again because of new code
         self.wake: Callable[[], None] = _no_workers  # called when the queue may have items for the workers
+        self.replace_worker: Callable[[], None] = _no_workers  # starts another one in the place of a zombie's
+        self.tap = HandlerTap()  # receives each call; that of the process, if the slot belongs to one
         self.queue = queue
         self.dead_letters = dead_letters  # what was given up; they go with the slot
         self._loop = loop  # the machinery's
@@ -222,7 +226,7 @@ class HandlerSlot(ABC, Generic[T]):
         An asynchronous call is cancelled; any other is a zombie until it returns.
         """
         self.hand_over(epoch)
-        return self.invocations.abandon(self._bindings.get(epoch))
+        return self.invocations.under_way.abandon(self._bindings.get(epoch))
 
     def cancel(self) -> int:
         """Take nothing any more, and cancel the asynchronous calls that run; returns how many calls run."""
@@ -230,7 +234,9 @@ class HandlerSlot(ABC, Generic[T]):
         self.workers.dismiss()
         self.invocations.close(then="and this process ends: the next leader begins with all objects")
         at = "the end of the leadership"
-        return sum(self.invocations.abandon(binding, at=at) for binding in tuple(self._bindings.values()))
+        return sum(
+            self.invocations.under_way.abandon(binding, at=at) for binding in tuple(self._bindings.values())
+        )
 
     def waiting(self, epoch: int) -> int:
         """The number of changes of an ended epoch that no call has begun for; 0 after `hand_over`.
@@ -239,13 +245,15 @@ class HandlerSlot(ABC, Generic[T]):
         """
         if self.queue.handed_over(epoch):
             return 0
-        return max(0, self.queue.outstanding(epoch) - len(self.invocations.of(self._bindings.get(epoch))))
+        return max(
+            0, self.queue.outstanding(epoch) - len(self.invocations.under_way.of(self._bindings.get(epoch)))
+        )
 
     def outstanding(self, epoch: int) -> int:
         """The number of changes of an epoch that are neither handled nor handed over."""
         if self.queue.handed_over(epoch):
             # The queue still counts handed over changes in the old epoch.
-            return len(self.invocations.of(self._bindings.get(epoch)))
+            return len(self.invocations.under_way.of(self._bindings.get(epoch)))
         return self.queue.outstanding(epoch)
 
     def end_of(self, epoch: int | None) -> Latch:
@@ -253,7 +261,6 @@ class HandlerSlot(ABC, Generic[T]):
         latch = self._latches.get(epoch)
         if latch is None:
             latch = self._latches[epoch] = Latch(f"epoch {epoch} of {self.name}")
-        self.invocations.has_waiters = True
         self.open_latches()
         return latch
 
@@ -380,14 +387,26 @@ class HandlerSlot(ABC, Generic[T]):
 
     def connect(self) -> None:
         """Make `wake` wake the present workers."""
-        self.wake = self.workers.wake
-        self.invocations.replace_worker = self.workers.replace_one
+        self.wake, self.replace_worker = self.workers.wake, self.workers.replace_one
 
     def time_out_blocked(self) -> None:
         """Fail the calls that are past their timeout on a blocked loop, which can't cancel them."""
-        self.invocations.time_out_blocked()
+        self.invocations.under_way.time_out_blocked()
 
     # Memos and figures
+
+    def problems(self) -> Sequence[HandlerProblem]:
+        """Why the handler is unhealthy, in the order of urgency; empty if it is not. From any thread."""
+        return [*self.invocations.under_way.problems(), *self.invocations.figures.problems()]
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether zombies have all workers, so that the handler is not called. From any thread."""
+        return self.invocations.under_way.is_suspended
+
+    def drained(self) -> None:
+        """Let calls of older code keep no worker any longer: its drain has ended."""
+        self.invocations.under_way.drained()
 
     @property
     def unmapped(self) -> str:
@@ -415,9 +434,9 @@ class HandlerSlot(ABC, Generic[T]):
 
     def statistics(self) -> HandlerStatistics:
         """The figures of this moment."""
-        counts, queue, binding = self.invocations.counts(), self.queue.statistics(), self.binding
+        counts, queue, binding = self.invocations.figures.counts(), self.queue.statistics(), self.binding
         p50, p95, p99 = counts.percentiles(0.5, 0.95, 0.99)
-        lag, duration = self.invocations.histograms()
+        lag, duration = self.invocations.figures.histograms()
         return HandlerStatistics(
             name=self.name,
             mode=str(binding.plan.mode),
@@ -432,7 +451,7 @@ class HandlerSlot(ABC, Generic[T]):
             filtered=counts.filtered,
             queued=queue.waiting + queue.backing_off,
             running=queue.running,
-            zombies=counts.zombies,
+            zombies=self.invocations.under_way.zombies,
             p50_seconds=p50,
             p95_seconds=p95,
             p99_seconds=p99,
@@ -451,8 +470,8 @@ class HandlerSlot(ABC, Generic[T]):
             resource=binding.plan.resource,
             lag=lag,
             duration=duration,
-            oldest_call_seconds=self.invocations.oldest_call_seconds(),
-            problems=self.invocations.problems(),
+            oldest_call_seconds=self.invocations.under_way.oldest_seconds(),
+            problems=self.problems(),
         )
 
     @property
@@ -483,12 +502,12 @@ class HandlerSlot(ABC, Generic[T]):
 
     def under_way(self, binding: HandlerBinding) -> list[tuple[float, bool]]:
         """When each call of a binding under way began, and whether it keeps a worker from other changes."""
-        calls = self.invocations.of(binding)
+        calls = self.invocations.under_way.of(binding)
         return [(call.started, call.keeps_worker or not call.overdue) for call in calls]
 
     def running(self, bindings: Collection[int] | None = None) -> list[str]:
         """The keys of the calls under way, for messages; of some bindings only, by their `id`."""
-        return self.invocations.keys(bindings)
+        return self.invocations.under_way.keys(bindings)
 
     # Called back by invocations, in the thread of their worker
 
@@ -499,15 +518,15 @@ class HandlerSlot(ABC, Generic[T]):
 
     def open_latches(self) -> None:
         """Open the latches whose calls have ended. From any thread."""
+        if not self._latches:
+            return
         for epoch, latch in tuple(self._latches.items()):
-            if not (self.invocations.keys() if epoch is None else self.outstanding(epoch)):
+            if not (self.invocations.under_way if epoch is None else self.outstanding(epoch)):
                 self._latches.pop(epoch, None)
                 with suppress(RuntimeError):  # the loop is closed, and its waiters are gone
                     self._loop.call_soon_threadsafe(self._open_latch, latch)
 
     def _open_latch(self, latch: Latch) -> None:
-        # On the machinery loop, as `end_of` is: no new waiter can come between the two statements.
-        self.invocations.has_waiters = bool(self._latches)
         latch.open()
 
 

@@ -14,11 +14,13 @@ import msgspec
 
 from declctl.errors import NotSynced
 from declctl.hooks.calls import Implementation, call_async, cancelled_by_itself
+from declctl.kit import Clock
 from declctl.kit.key_queue import QueueItem
 from declctl.objects import Request
 from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots
-from declctl.runtime.handling.tap import TapSubject
+from declctl.runtime.handling.outcomes import ran_longer_than
+from declctl.runtime.handling.tap import TapOutcome, TappedCall, TapSubject
 from declctl.runtime.tracing import CallTrace, TracedCall
 
 if TYPE_CHECKING:  # for annotations alone
@@ -61,7 +63,7 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     """The processing of one item by the hooks of one handler: calls, results and exceptions.
 
     A worker makes the calls. Other threads write only `overdue` and `timed_out`, under the lock of
-    `Invocations`; `keeps_worker`, with or after `overdue`; and `timer` and `cancelled_at`, on the machinery
+    `CallsUnderWay`; `keeps_worker`, with or after `overdue`; and `timer` and `cancelled_at`, on the machinery
     loop.
     """
 
@@ -124,6 +126,42 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     def tap_subject(self) -> TapSubject:
         """What `declctl tap` shows of the item."""
         raise NotImplementedError
+
+    def tapped(
+        self,
+        outcome: TapOutcome,
+        clock: Clock,
+        *,
+        error: str = "",
+        error_type: str = "",
+        retry_in: float | None = None,
+    ) -> TappedCall:
+        """What `declctl tap` shows of the call."""
+        subject, binding = self.tap_subject(), self.binding
+        return TappedCall(
+            at=clock.now(),
+            handler=binding.plan.name,
+            resource=binding.plan.resource,
+            key=self.item.key,
+            type=subject.type,
+            outcome=outcome,
+            seconds=clock.monotonic() - self.started,
+            generation=binding.generation,
+            attempt=self.attempt,
+            reason=subject.reason,
+            causes=subject.causes,
+            error=error,
+            error_type=error_type,
+            retry_in=retry_in,
+            before=subject.before,
+            after=subject.after,
+            is_secret=subject.is_secret,
+        )
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        return self.item.attempts + 1 - waits_of(self.item)
 
     @property
     def most_attempts(self) -> int | None:
@@ -261,8 +299,3 @@ def identity_of(implementation: Implementation) -> ImplementationId:
     """The identity of an implementation across generations."""
     function = implementation.function
     return implementation.hook, implementation.plugin, getattr(function, "__qualname__", repr(function))
-
-
-def ran_longer_than(timeout: float) -> str:
-    """The message of a call that has exceeded its timeout, in seconds."""
-    return f"it ran longer than its timeout of {timeout:g} s"

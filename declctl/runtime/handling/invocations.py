@@ -17,11 +17,7 @@ how an invocation has ended (`outcomes`).
 the handlers' loop (`deliver_async`). A handler with both has threads, which send the `async def` ones to the
 loop and wait. After a reload, a task may have a change that was queued for `def` code: a thread calls that.
 
-**Time limit.** A timer of the machinery loop, which no handler can block, watches a call in a thread. Its own
-loop cancels an `async def` call. At its `timeout` a call has failed, and is counted. If it can't be
-cancelled, it is not waited for: another worker replaces its worker, and its key is held until it returns.
-Until then it is a zombie. Each code of a handler has a bound (`MOST_ZOMBIES`): at the bound they keep their
-workers, so that the handler is suspended until one of them returns, or until its code changes.
+**Time limits and zombies** are in `calls_under_way`, what is counted in `handler_figures`.
 
 **A reload in the middle.** An invocation keeps the binding that it has begun with. `abandon` ends the wait
 for it at the end of the drain, and when this process leads no more. If it fails, its retry belongs to the
@@ -33,16 +29,10 @@ of user code may itself raise when it is read. That ends no worker.
 """
 
 import asyncio
-import threading
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import replace
-from datetime import timedelta
 from functools import partial
-from itertools import takewhile
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from declctl.errors import FilterFailed, NotSynced, ObjectGone
@@ -54,7 +44,6 @@ from declctl.hooks.calls import (
     cancelled_by_itself,
 )
 from declctl.kit import Clock
-from declctl.kit.histogram import Histogram, HistogramFigures
 from declctl.kit.key_queue import KeyQueue, QueueItem
 from declctl.kit.pending import ItemState
 from declctl.kit.worker_pool import ends_worker, settle_cancellation
@@ -62,16 +51,11 @@ from declctl.manifest.model import OnFailure
 from declctl.objects import Cause, Change, ChangeReason, ChangeType, Notification, ObjectView
 from declctl.objects.expressions import EvaluationFailed
 from declctl.runtime.handling.binding import (
-    HANDLER_BOUNDS,
-    LASTING_SECONDS,
     CallBinding,
-    FailingKey,
-    FailureStreak,
     FilterOutcome,
-    HandlerCounts,
-    HandlerProblem,
     entering_or_leaving,
 )
+from declctl.runtime.handling.calls_under_way import CallsUnderWay, SlotOfCalls
 from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
 from declctl.runtime.handling.failure_log import (
     FailedAttempt,
@@ -79,11 +63,11 @@ from declctl.runtime.handling.failure_log import (
     cause_of,
     describe_failure,
     end_of_tracebacks,
-    failure_type,
     internal_fault,
     is_quiet_conflict,
     is_refused,
 )
+from declctl.runtime.handling.handler_figures import HandlerFigures
 from declctl.runtime.handling.invocation import (
     Invocation,
     MemoOf,
@@ -91,7 +75,6 @@ from declctl.runtime.handling.invocation import (
     Retry,
     identity_of,
     is_suspended,
-    ran_longer_than,
     waits_of,
     was_called,
 )
@@ -107,7 +90,7 @@ from declctl.runtime.handling.outcomes import (
     Suspended,
     Unsynced,
 )
-from declctl.runtime.handling.tap import HandlerTap, TapOutcome, TappedCall, TapSubject, is_secret
+from declctl.runtime.handling.tap import TapSubject, is_secret
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 from declctl.runtime.tracing import CallTrace, TracedCall, tracing
@@ -126,26 +109,11 @@ LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read an unsynced 
 WAIT_FOR_LIST = 0.1  # seconds between two calls whose snapshots wait for the end of a list
 
 
-class SlotOfInvocations(Protocol[T]):
+class SlotOfInvocations(SlotOfCalls, Protocol[T]):
     """What invocations need of their slot. The methods are called in the threads of workers."""
-
-    @property
-    def name(self) -> str:
-        """The name of the handler."""
-        ...
-
-    @property
-    def wake(self) -> Callable[[], None]:
-        """Wakes the workers, as they may find an item."""
-        ...
 
     def binding_of(self, item: QueueItem[T]) -> CallBinding:
         """The binding of an item."""
-        ...
-
-    @property
-    def binding(self) -> CallBinding:
-        """The newest binding."""
         ...
 
     @property
@@ -162,14 +130,14 @@ class SlotOfInvocations(Protocol[T]):
         ...
 
     def open_latches(self) -> None:
-        """Open the latches whose calls have ended. Called after each one while `has_waiters` is set."""
+        """Open the latches whose calls have ended. Called after each one."""
         ...
 
 
 class Invocations(ABC, Generic[T]):
-    """The invocations of one slot: makes them, watches their timeouts, and counts their outcomes.
+    """The invocations of one slot: makes each call, and acts on its outcome.
 
-    `loop` is the machinery's: no handler can block it, so it has the timers of calls in threads.
+    `loop` is the machinery's, for the time limits of calls.
     """
 
     def __init__(
@@ -184,22 +152,14 @@ class Invocations(ABC, Generic[T]):
         self._name = slot.name
         self._slot = slot
         self._queue = queue
-        self._loop = loop
         self._clock = clock
         self._log = log
         self._failures = FailureLog(log, slot.name, clock=clock)
         self._letters = slot.dead_letters
-        self.has_waiters = False  # something waits for the end of items
-        self.replace_worker: Callable[[], None] = _nothing  # of the present pool of the slot
-        self.tap = HandlerTap()  # receives each call; that of the process, if the slot belongs to one
-        # Guards `_running`, `_failing`, the figures and the tallies of bindings.
-        self._lock = threading.Lock()
-        self._running: dict[int, Invocation[T]] = {}  # by their id
-        # By key, in the order of their first failures: what has failed, and is to be called again.
-        self._failing: OrderedDict[str, FailingKey] = OrderedDict()
-        self._counts = HandlerCounts()
-        self._lag, self._duration = Histogram(HANDLER_BOUNDS), Histogram(HANDLER_BOUNDS)  # of calls
-        self._drained_for: tuple[str, ...] | None = None  # the code for which older code was drained last
+        self.figures = HandlerFigures(clock=clock)
+        self.under_way: CallsUnderWay[T] = CallsUnderWay(
+            slot, queue, self.figures, loop=loop, clock=clock, log=log
+        )
         self._closed = False  # failed items are not retried
         self._then = ""  # what becomes of them, for the log
 
@@ -260,15 +220,13 @@ class Invocations(ABC, Generic[T]):
         if item.is_taken and not self._closed:
             delay = self._delay(binding, item.attempts + 1 - waits_of(item))
         outcome = Interrupted(error=internal_fault(fault), fault=fault, retry_in=delay)
-        with self._lock:
-            invocation = next((each for each in self._running.values() if each.item is item), None)
+        invocation = self.under_way.for_item(item)
         goes_on = item.state is not ItemState.OVERDUE  # the worker of a zombie has been replaced
         try:
             if invocation is not None:
                 return self.end(invocation, outcome)
             # The fault came before it had begun, or amid its end, which has counted it: its item is left.
-            with self._lock:
-                self._note_error(item.key, outcome.error, outcome.error_type)
+            self.figures.interrupted(item.key, outcome)
             self._failures.internal(item.key, binding.generation, fault, again=delay is not None)
         except BaseException:
             # A second fault, as of a log whose disk is full: the key must not be held for ever.
@@ -280,8 +238,7 @@ class Invocations(ABC, Generic[T]):
     def _leave(self, item: QueueItem[T], delay: float | None) -> None:
         """End the work on an item without an invocation, as `_give_back`; then wake who waits for its end."""
         self._give_back(item, delay)
-        if self.has_waiters:
-            self._slot.open_latches()
+        self._slot.open_latches()
 
     # The way to the hooks
 
@@ -296,11 +253,7 @@ class Invocations(ABC, Generic[T]):
             invocation.implementations = (
                 tuple(i for i in selected if identity_of(i) in retry.failed) or selected
             )
-        with self._lock:
-            self._running[id(invocation)] = invocation
-        # A timer of the machinery loop, as another handler may block the loop of the binding.
-        if binding.plan.timeout is not None and not binding.target.all_async:
-            self._loop.call_soon_threadsafe(self._watch, invocation, binding.plan.timeout)
+        self.under_way.begin(invocation)
         return invocation
 
     def _without_call(self, invocation: Invocation[T]) -> InvocationOutcome | None:
@@ -353,11 +306,7 @@ class Invocations(ABC, Generic[T]):
         invocation.loop = asyncio.get_running_loop()
         # A call that exceeded its timeout before its first await is cancelled there.
         timeout = 0.0 if invocation.overdue else invocation.binding.plan.timeout
-        timer = None
-        if timeout is not None:
-            # A call may suppress its cancellation, and go on.
-            why = f"it goes on, though it was cancelled at its timeout of {timeout:g} s"
-            timer = invocation.loop.call_later(timeout + CANCEL_SECONDS, self._time_out, invocation, why)
+        timer = None if timeout is None else self.under_way.limit(invocation, timeout)
         try:
             async with asyncio.timeout(timeout) as invocation.scope:
                 invocation.take(await rest)
@@ -389,37 +338,40 @@ class Invocations(ABC, Generic[T]):
 
         If one of the steps raises, declctl has a fault. `recover` then gives the item back to the queue.
         """
-        with self._lock:
-            del self._running[id(invocation)]
-            self._counts.zombies -= invocation.overdue
+        self.under_way.end(invocation)
         verdict: InvocationOutcome | None = None
         try:
             if outcome is None:
                 outcome = self._outcome_of_calls(invocation)
             decided = self._clock.monotonic()
-            self._count(invocation, outcome)
-            if invocation.timer is not None:
-                self._loop.call_soon_threadsafe(invocation.timer.cancel)
+            self.figures.ended(invocation, outcome)
             if invocation.trace is not None:
                 is_cut_off = isinstance(outcome, Interrupted | LoopEnded)
                 fault = outcome.fault if is_cut_off else None
                 invocation.trace.end(invocation.failures if fault is None else [fault])
             if outcome is not SUCCEEDED:
                 self._log_outcome(invocation, outcome)
-            if self.tap.is_open:
-                self._tell_tap(invocation, outcome.tapped, outcome.error, outcome.fault, outcome.retry_in)
+            if (tap := self._slot.tap).is_open:
+                tap.called(
+                    invocation.tapped(
+                        outcome.tapped,
+                        self._clock,
+                        error=outcome.error,
+                        error_type=outcome.error_type,
+                        retry_in=outcome.retry_in,
+                    )
+                )
             self._return_item(invocation, outcome, decided)
             verdict = outcome
         finally:
             if invocation.entered is not None:
-                self._tell_breaker(invocation, verdict)
+                self.under_way.tell_breaker(invocation, verdict)
             if invocation.overdue:
-                self._renew_workers()
+                self.under_way.renew_workers()
         # Their tracebacks refer to the invocation: a cycle would keep the code of its generation until a
         # collection.
         invocation.failures.clear()
-        if self.has_waiters:
-            self._slot.open_latches()
+        self._slot.open_latches()
         return not invocation.overdue or invocation.keeps_worker
 
     def _outcome_of_calls(self, invocation: Invocation[T]) -> InvocationOutcome:
@@ -440,7 +392,7 @@ class Invocations(ABC, Generic[T]):
             return Unsynced(error=describe_failure(fault), fault=fault, retry_in=delay)
         if all(self._is_gone(invocation, failure) for failure in failures):
             return Gone(error=describe_failure(failures[0]), fault=failures[0])
-        attempt, most = item.attempts + 1 - waits_of(item), invocation.most_attempts
+        attempt, most = invocation.attempt, invocation.most_attempts
         is_terminal = self._is_terminal(failures)
         # A removed handler has no worker for a retry.
         again = (most is None or attempt < most) and not is_terminal and not self._closed
@@ -472,75 +424,6 @@ class Invocations(ABC, Generic[T]):
     def _is_terminal(self, failures: Sequence[BaseException]) -> bool:  # noqa: ARG002 - for other modes
         """Whether the handler has decided by its failures that no attempt follows."""
         return False
-
-    def _count(self, invocation: Invocation[T], outcome: InvocationOutcome) -> None:
-        """Count an outcome for the slot, and for the generation of the binding."""
-        counts, tally = self._counts, invocation.binding.tally
-        took = self._clock.monotonic() - invocation.started
-        with self._lock:
-            if outcome.is_timed:
-                counts.durations.append(took)
-                self._duration.add(took)
-                if invocation.lag is not None:
-                    self._lag.add(invocation.lag)
-                if took > tally.longest and not invocation.overdue:
-                    tally.longest = took
-            if outcome is SUCCEEDED:
-                tally.calls += 1
-                counts.succeeded += 1
-                counts.streak = None
-            elif isinstance(outcome, NotCalled):
-                counts.filtered += not outcome.is_disabled
-            elif isinstance(outcome, Gone):
-                counts.gone += 1
-            elif isinstance(outcome, Failed | Interrupted):
-                if not invocation.timed_out:  # a timeout has counted itself
-                    self._count_failure(invocation, outcome)
-                    counts.timeouts += invocation.was_cancelled_at_timeout
-                counts.terminal_failures += isinstance(outcome, Failed) and outcome.is_terminal
-                counts.conflicts += isinstance(outcome, Failed) and outcome.is_conflict
-                counts.retried += outcome.retry_in is not None
-                counts.failed += outcome.retry_in is None
-            elif isinstance(outcome, Unsynced):
-                # It is no call in the tally, by which a reload judges the new code.
-                self._note_error(invocation.item.key, outcome.error, NotSynced.__name__)
-                counts.retried += 1
-
-    def _count_failure(self, invocation: Invocation[T], outcome: Failed | Interrupted) -> None:
-        """Count a failed call for the slot and for the generation. Under the lock, once for each call."""
-        binding, key = invocation.binding, invocation.item.key
-        self._tally_failure(binding, key, outcome.error, outcome.error_type, invocation.first_failed)
-        # A fault of declctl, and a decision about one object, say nothing of the health of the handler.
-        if isinstance(outcome, Failed) and not outcome.is_terminal:
-            before = self._counts.streak
-            if before is None:
-                before = FailureStreak(0, self._clock.now(), self._clock.monotonic())
-            self._counts.streak = before._replace(
-                calls=before.calls + 1,
-                key=key,
-                error=outcome.error,
-                error_type=outcome.error_type,
-                generation=binding.generation,
-                has_several=before.has_several or (before.calls > 0 and before.key != key),
-            )
-
-    def _tally_failure(
-        self, binding: CallBinding, key: str, error: str, kind: str, first_failed: int | None
-    ) -> None:
-        """The same for a call, or for what counts as one. `first_failed` is as in `Retry`."""
-        tally = binding.tally
-        tally.last_error = self._note_error(key, error, kind)
-        tally.calls += 1
-        tally.failed += 1
-        if first_failed is not None and first_failed != binding.generation:
-            tally.inherited[first_failed] = tally.inherited.get(first_failed, 0) + 1
-
-    def _note_error(self, key: str, error: str, kind: str) -> str:
-        """Note why a handler was not successful, for the status; returns the noted text. Under the lock."""
-        self._counts.last_error = noted = f"{key}: {error}"
-        self._counts.last_error_type = kind
-        self._counts.last_error_time = self._clock.now()
-        return noted
 
     def _log_outcome(self, invocation: Invocation[T], outcome: InvocationOutcome) -> None:
         """Log an outcome that is a failure, or a wait for a cache."""
@@ -581,38 +464,6 @@ class Invocations(ABC, Generic[T]):
             again = outcome.retry_in is not None
             self._failures.internal(item.key, generation, outcome.fault, again=again)
 
-    def _tell_tap(
-        self,
-        invocation: Invocation[T],
-        outcome: TapOutcome,
-        error: str = "",
-        failure: BaseException | None = None,
-        retry_in: float | None = None,
-    ) -> None:
-        """Hand a call to the tap. Called only while somebody listens."""
-        subject, plan = invocation.tap_subject(), invocation.binding.plan
-        self.tap.called(
-            TappedCall(
-                at=self._clock.now(),
-                handler=self._name,
-                resource=plan.resource,
-                key=invocation.item.key,
-                type=subject.type,
-                outcome=outcome,
-                seconds=self._clock.monotonic() - invocation.started,
-                generation=invocation.binding.generation,
-                attempt=invocation.item.attempts + 1 - waits_of(invocation.item),
-                reason=subject.reason,
-                causes=subject.causes,
-                error=error,
-                error_type="" if failure is None else failure_type(failure),
-                retry_in=retry_in,
-                before=subject.before,
-                after=subject.after,
-                is_secret=subject.is_secret,
-            )
-        )
-
     def _return_item(self, invocation: Invocation[T], outcome: InvocationOutcome, decided: float) -> None:
         """Give an item back to the queue, or let it leave the queue. The outcome was known at `decided`."""
         item, is_processed = invocation.item, True
@@ -631,9 +482,7 @@ class Invocations(ABC, Generic[T]):
                 self._letters.put(*self._dead_letter(invocation, outcome))
         elif not isinstance(outcome, Gone):
             is_processed = isinstance(outcome, NotCalled) and not outcome.is_disabled
-        if self._failing:
-            with self._lock:
-                self._failing.pop(item.key, None)
+        self.figures.fails_no_longer(item.key)
         self._slot.ended(invocation)
         if self._queue.done(item) if is_processed else self._queue.drop(item):
             self._slot.wake()
@@ -649,13 +498,7 @@ class Invocations(ABC, Generic[T]):
         waits = waits_of(item)
         if isinstance(outcome, Failed):
             first = invocation.binding.generation if first is None else first
-            with self._lock:
-                failing = self._failing.get(item.key)
-                if failing is None:
-                    failing = FailingKey(self._clock.now(), self._clock.monotonic(), 0, "")
-                self._failing[item.key] = failing._replace(
-                    generation=invocation.binding.generation, error_type=outcome.error_type
-                )
+            self.figures.fails(item.key, invocation.binding.generation, outcome.error_type)
         else:
             waits += 1  # it was no attempt
         state = invocation.retry_state(first, waits, is_unsynced=isinstance(outcome, Unsynced))
@@ -684,8 +527,7 @@ class Invocations(ABC, Generic[T]):
             if delay is not None:
                 self._queue.retry(item, delay)
             else:
-                with self._lock:
-                    self._failing.pop(item.key, None)
+                self.figures.fails_no_longer(item.key)
         finally:
             if item.is_taken:  # also if the queue has failed: the key must not be held for ever
                 self._queue.done(item)
@@ -693,7 +535,7 @@ class Invocations(ABC, Generic[T]):
 
     def _dead_letter(self, invocation: Invocation[T], outcome: Failed) -> tuple[DeadLetter, object]:
         """The letter of an item that is given up, and its content."""
-        now, failing = self._clock.now(), self._failing.get(invocation.item.key)
+        now, since = self._clock.now(), self.figures.failing_since(invocation.item.key)
         state = invocation.retry_state(None, 0, is_unsynced=False)
         letter = DeadLetter(
             handler=self._name,
@@ -703,183 +545,16 @@ class Invocations(ABC, Generic[T]):
             error_type=outcome.error_type,
             traceback=end_of_tracebacks(invocation.failures),
             attempts=outcome.attempt,
-            first_failed_at=now if failing is None else failing.since,
+            first_failed_at=since or now,
             failed_at=now,
             generation=invocation.binding.generation,
         )
         return letter, invocation.content(state)
 
-    def _tell_breaker(self, invocation: Invocation[T], outcome: InvocationOutcome | None) -> None:
-        """Tell the breaker that the call has entered how it has ended, once: a zombie has failed already.
-
-        None: it has ended, or is not waited for any longer, without a verdict on the plugin.
-        """
-        with self._lock:
-            breaker, invocation.entered = invocation.entered, None
-        if breaker is None:
-            return
-        subject = f"{self._name} {invocation.item.key}"
-        # A Terminal is a decision about one object, and no fault of the plugin.
-        if outcome is SUCCEEDED or (isinstance(outcome, Failed) and outcome.is_terminal):
-            breaker.succeeded(subject)
-        elif isinstance(outcome, Failed):
-            breaker.failed(subject, outcome.error)
-        else:
-            breaker.left(subject)
-
     def _hurry_suspended(self) -> None:
         """The plugin is called again: end the waits for it. From any thread."""
         if self._queue.hurry(is_suspended):
             self._slot.wake()
-
-    # Time limits, and the end of waits
-
-    def _watch(self, invocation: Invocation[T], timeout: float) -> None:
-        """Start the timer of a call. On the machinery loop."""
-        if id(invocation) in self._running:
-            invocation.timer = self._loop.call_later(
-                timeout, self._time_out, invocation, ran_longer_than(timeout)
-            )
-
-    def _time_out(self, invocation: Invocation[T], message: str) -> None:
-        with self._lock:
-            if id(invocation) not in self._running or invocation.timed_out:
-                return
-            # It counts as failed now: a call that never returns would otherwise never be counted.
-            invocation.timed_out = message
-            self._counts.timeouts += 1
-            attempt = invocation.item.attempts + 1 - waits_of(invocation.item)
-            failed = Failed(error=f"TimeoutError: {message}", fault=TimeoutError(message), attempt=attempt)
-            self._count_failure(invocation, failed)
-        self._tell_breaker(invocation, failed)
-        # A call that its blocked loop has not begun ends now. What the thread calls next has as much time.
-        if invocation.revoke() and (timeout := invocation.binding.plan.timeout) is not None:
-            give_up = partial(self._give_up_waiting, invocation, message)
-            self._loop.call_soon_threadsafe(self._loop.call_later, timeout, give_up)
-        else:
-            self._give_up_waiting(invocation, message)
-
-    def _give_up_waiting(self, invocation: Invocation[T], why: str) -> None:
-        with self._lock:
-            if id(invocation) not in self._running or invocation.overdue:
-                return
-            invocation.overdue = True
-            invocation.keeps_worker = is_kept = self._is_at_bound(invocation)
-            self._counts.zombies += 1
-            self._queue.exclude_from_limit(invocation.item)
-        try:
-            if self.tap.is_open:
-                self._tell_tap(invocation, TapOutcome.OVERDUE, why)
-            self._log.warning(
-                f"{self._name}: the call for {invocation.item.key} is not waited for any longer: {why}; "
-                "its key is held until it returns",
-                handler=self._name,
-                key=invocation.item.key,
-                generation=invocation.binding.generation,
-                event_id=invocation.event_id,
-            )
-        finally:  # a log that can't be written must not cost the handler a worker
-            # Its timeout has told the breaker. Without one, a trial that never returns would keep it half
-            # open.
-            self._tell_breaker(invocation, None)
-            if not is_kept:
-                self._replace_worker_of(invocation)
-            self._slot.wake()  # workers of another pool may wait until they are let in
-        if is_kept and self.is_suspended:
-            self._log.warning(
-                f"{self._name}: {self.problems()[0]}; it goes on when one of them returns, or when its code "
-                "changes",
-                handler=self._name,
-            )
-
-    def _is_at_bound(self, zombie: Invocation[T]) -> bool:
-        """Whether no other worker takes the place of a zombie's. Under the lock.
-
-        The last zombies up to the bound keep their workers, as many as there are workers: then the handler
-        is called no more.
-        """
-        code = zombie.binding.code
-        if code != self._slot.binding.code == self._drained_for:
-            return False  # the present code needs the worker
-        replaced = sum(
-            each.overdue and not each.keeps_worker and each is not zombie and each.binding.code == code
-            for each in self._running.values()
-        )
-        return replaced >= (MOST_ZOMBIES - 1) * zombie.binding.plan.queue.concurrency
-
-    def drained(self) -> None:
-        """Let calls of older code keep no worker any longer: its drain has ended."""
-        self._drained_for = self._slot.binding.code
-        self._renew_workers()
-
-    def _renew_workers(self) -> None:
-        """Replace the workers that zombies keep, as far as the bound allows it now."""
-        renewed: list[Invocation[T]] = []
-        with self._lock:
-            for invocation in self._running.values():
-                if invocation.keeps_worker and not self._is_at_bound(invocation):
-                    invocation.keeps_worker = False
-                    renewed.append(invocation)
-        for invocation in renewed:
-            self._replace_worker_of(invocation)
-
-    @property
-    def is_suspended(self) -> bool:
-        """Whether zombies have all workers, so that the handler is not called. From any thread."""
-        with self._lock:
-            kept = sum(
-                each.keeps_worker and each.replace_worker == self.replace_worker
-                for each in self._running.values()
-            )
-        return kept >= self._slot.binding.plan.queue.concurrency
-
-    def _replace_worker_of(self, invocation: Invocation[T]) -> None:
-        """Start another worker in the pool that a zombie began in: a newer pool is complete."""
-        try:
-            invocation.replace_worker()
-        except RuntimeError as error:  # the system has no thread left, or the loop of the pool has ended
-            invocation.keeps_worker = True
-            self._log.warning(
-                f"{self._name}: no other worker takes the place of the one that the call for "
-                f"{invocation.item.key} holds, which goes on when the call returns: {error}",
-                handler=self._name,
-                key=invocation.item.key,
-            )
-
-    def time_out_blocked(self) -> None:
-        """Fail the calls whose timeout has passed, and whose timer can't run on their blocked loop."""
-        now = self._clock.monotonic()
-        with self._lock:
-            invocations = [
-                invocation
-                for invocation in self._running.values()
-                if invocation.binding.loop.is_blocked and not invocation.overdue
-            ]
-        for invocation in invocations:
-            timeout = invocation.binding.plan.timeout
-            if timeout is not None and now - invocation.started > timeout + CANCEL_SECONDS:
-                self._time_out(invocation, ran_longer_than(timeout))
-
-    def abandon(self, binding: CallBinding | None, *, at: str = "the drain timeout of a reload") -> int:
-        """Wait no longer for the calls of a binding; returns how many there were.
-
-        Calls that wait on a loop are cancelled. The others become zombies, and so does a call that goes on
-        after its cancellation. `at` names the moment, for messages.
-        """
-        # Zombies were given up before, and are not counted again.
-        stuck = [invocation for invocation in self.of(binding) if not invocation.overdue]
-        for invocation in stuck:
-            invocation.cancelled_at = at
-            scope = invocation.scope  # read once: its worker may end the call at this moment
-            if scope is not None and invocation.loop is not None:
-                invocation.loop.call_soon_threadsafe(_cancel, scope)
-                why = f"it goes on, though it was cancelled at {at}"
-                self._loop.call_soon_threadsafe(
-                    self._loop.call_later, CANCEL_SECONDS, self._give_up_waiting, invocation, why
-                )
-            elif not invocation.revoke():  # a revoked call fails at once, and is retried: its loop is blocked
-                self._give_up_waiting(invocation, f"it outlived {at}")
-        return len(stuck)
 
     def close(self, *, then: str = "") -> None:
         """Retry nothing any more: the handler was removed, or the process ends.
@@ -889,90 +564,9 @@ class Invocations(ABC, Generic[T]):
         self._then = self._then or then
         self._closed = True
 
-    # What is under way, and figures
-
-    def of(self, binding: CallBinding | None) -> list[Invocation[T]]:
-        """The invocations of a binding that have not ended."""
-        with self._lock:
-            return [invocation for invocation in self._running.values() if invocation.binding is binding]
-
-    def keys(self, bindings: Collection[int] | None = None) -> list[str]:
-        """The keys of running invocations, for messages; `bindings` (their ids) limits them."""
-        with self._lock:
-            invocations = self._running.values()
-            return [
-                invocation.item.key
-                for invocation in invocations
-                if bindings is None or id(invocation.binding) in bindings
-            ]
-
-    def counts(self) -> HandlerCounts:
-        """A copy of the counts of this moment."""
-        with self._lock:
-            return replace(self._counts, durations=self._counts.durations.copy())
-
-    def lasting_streak(self) -> FailureStreak | None:
-        """The failed calls since the last success, if they are the state of the handler; else None."""
-        streak = self._counts.streak  # replaced as a whole, so that a reader needs no lock
-        if streak is None or not streak.lasts(self._clock.monotonic()):
-            return None
-        # One object whose retries are all calls that there are says nothing of a handler that has worked.
-        return streak if streak.has_several or not self._counts.succeeded else None
-
-    def oldest_call_seconds(self) -> float:
-        """For how long the oldest call under way has run, zombies included; 0 if none is. From any thread."""
-        with self._lock:
-            began = min((each.started for each in self._running.values()), default=None)
-        return 0.0 if began is None else self._clock.monotonic() - began
-
-    def problems(self) -> Sequence[HandlerProblem]:
-        """Why the handler is unhealthy, in the order of urgency; empty if it is not. From any thread."""
-        found: list[HandlerProblem] = []
-        now, wall, is_suspended = self._clock.monotonic(), self._clock.now(), self.is_suspended
-        with self._lock:
-            running = sorted(self._running.values(), key=lambda each: each.started)
-            failing = list(
-                takewhile(lambda each: now - each[1].began >= LASTING_SECONDS, self._failing.items())
-            )
-        zombies = [each for each in running if each.overdue]
-        # A `timeout` says how long a call may take; a call that exceeds it has failed, and may go on.
-        hanging = [e for e in running if now - e.started >= max(LASTING_SECONDS, e.binding.plan.timeout or 0)]
-        for reason, calls in (("HandlerSuspended", zombies if is_suspended else []), ("CallHangs", hanging)):
-            if calls:
-                oldest = calls[0]
-                since = wall - timedelta(seconds=now - oldest.started)
-                generation = oldest.binding.generation
-                found.append(HandlerProblem(reason, len(calls), since, oldest.item.key, generation))
-        if (streak := self.lasting_streak()) is not None:
-            found.append(
-                HandlerProblem(
-                    "CallsFail",
-                    streak.calls,
-                    streak.since,
-                    streak.key,
-                    streak.generation,
-                    streak.error,
-                    streak.error_type,
-                )
-            )
-        if failing:
-            key, worst = failing[0]
-            found.append(
-                HandlerProblem(
-                    "KeysFail", len(failing), worst.since, key, worst.generation, error_type=worst.error_type
-                )
-            )
-        return found
-
-    def histograms(self) -> tuple[HistogramFigures, HistogramFigures]:
-        """The lags of live changes, and the durations of all calls, since the process started."""
-        with self._lock:
-            return self._lag.figures(), self._duration.figures()
-
     def report_expression(self, binding: CallBinding, key: str, failure: EvaluationFailed) -> None:
         """Count and log an evaluation of the filter's expression that failed. From any thread."""
-        with self._lock:
-            self._counts.expression_errors += 1
+        self.figures.expression_failed()
         self._failures.expression_failed(key, binding.generation, str(failure))
 
     def _report_expression(self, invocation: Invocation[T], failure: EvaluationFailed) -> None:
@@ -1122,7 +716,7 @@ class EventInvocations(Invocations[Notification]):
         selected = _event_target(binding).select(kind)
         began = self._clock.monotonic()
         invocation = EventInvocation(
-            item, binding, began, selected, self.replace_worker, change=change, outcome=outcome
+            item, binding, began, selected, self._slot.replace_worker, change=change, outcome=outcome
         )
         is_first = not item.attempts if retry is None else not retry.was_called
         if is_first and notification.reason not in _NOT_LIVE:
@@ -1151,14 +745,3 @@ def _cancelled(
         timeout.__cause__ = error
         return invocation.exceeded(timeout)
     return cancelled_by_itself(implementation, error)
-
-
-def _cancel(scope: asyncio.Timeout) -> None:
-    """Cancel a call, unless it has ended meanwhile. On its loop."""
-    if not scope.expired():
-        with suppress(RuntimeError):  # the scope was left
-            scope.reschedule(0.0)  # a time in the past
-
-
-def _nothing() -> None:
-    """Do nothing: the slot has no workers yet."""

@@ -142,3 +142,8 @@ class LoopEnded(InvocationOutcome, frozen=True, kw_only=True):
 
 
 SUCCEEDED, FILTERED = Succeeded(), NotCalled()  # each stands for thousands of changes a second
+
+
+def ran_longer_than(timeout: float) -> str:
+    """The message of a call that has exceeded its timeout, in seconds."""
+    return f"it ran longer than its timeout of {timeout:g} s"

@@ -21,8 +21,8 @@ from declctl.kit.worker_pool import WorkerPool
 from declctl.manifest.model import DrainPolicy, filters_differ
 from declctl.objects import Notification
 from declctl.runtime.caching.managed_informer import ManagedInformer, cached_record
-from declctl.runtime.handling.binding import HandlerProblem
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
+from declctl.runtime.handling.handler_figures import HandlerProblem
 from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding, HandlerSlot
 from declctl.runtime.handling.relocation import FreshnessProof, Move, Refilter
 from declctl.runtime.handling.tap import HandlerTap
@@ -196,7 +196,7 @@ class Slots:
 
     def problems(self) -> Sequence[tuple[str, HandlerProblem]]:
         """Why handlers are unhealthy, each problem with the name of its handler."""
-        return [(name, each) for name, slot in self._slots.items() for each in slot.invocations.problems()]
+        return [(name, each) for name, slot in self._slots.items() for each in slot.problems()]
 
     def let_finalizer_go(self, handler: str, finalizer: str) -> None:
         """Let objects be released from a finalizer, because an edit removes it from the manifest."""
@@ -335,7 +335,7 @@ class Slots:
                 )
         running = slot.abandon(ended.epoch) if slot.outstanding(ended.epoch) else 0
         slot.hand_over(ended.epoch)  # also what the epoch has taken over from an earlier one
-        slot.invocations.drained()
+        slot.drained()
         if ended.closing and (dropped := slot.queue.statistics().dropped):
             self._dropped[slot.name] += dropped
         return DrainRemainder(slot.name, waiting, running, removed=ended.closing)
@@ -505,7 +505,7 @@ class Slots:
     def _make(self, binding: HandlerBinding) -> AnySlot:
         slot = binding.make_slot(clock=self._clock, log=self._log, loop=self._loop, epochs=self._epochs)
         slot.guard_by(self._loops.guard(slot.name))
-        slot.invocations.tap = self.tap
+        slot.tap = self.tap
         return slot
 
 

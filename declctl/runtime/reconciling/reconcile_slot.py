@@ -306,7 +306,7 @@ class Reconciliations(Invocations[Reasons]):
             binding,
             began,
             reconcile_target(binding).reconciling,
-            self.replace_worker,
+            self._slot.replace_worker,
             request=request,
             unread=unread,
             snapshots=snapshots,
@@ -379,19 +379,14 @@ class Reconciliations(Invocations[Reasons]):
         given up. `first_failed` is the generation on which the change failed first; None for this one.
         """
         what = str(failure)
-        with self._lock:
-            self._tally_failure(binding, place, what, failure_type(failure), first_failed)
-            if delay is None:
-                self._counts.failed += 1
-            else:
-                self._counts.retried += 1
+        self.figures.mapping_failed(
+            binding, place, what, failure_type(failure), first_failed, again=delay is not None
+        )
         self._failures.mapping_failed(place, binding.generation, failure, what, delay)
 
     def mapping_waits(self, binding: CallBinding, key: str, fault: DeclctlError) -> None:
         """Count and log that a change waits until the reconciled kind is known, as a call for a cache."""
-        with self._lock:
-            self._note_error(key, str(fault), type(fault).__name__)
-            self._counts.retried += 1
+        self.figures.mapping_waits(key, fault)
         self._failures.mapping_waits(key, binding.generation, str(fault))
 
     def found_no_keys(

@@ -14,7 +14,7 @@ import msgspec
 
 from declctl.kit import Clock
 from declctl.manifest.model import ReloadSpec
-from declctl.runtime.handling.binding import CallTally
+from declctl.runtime.handling.handler_figures import CallTally
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.reloading.generation import Generation
 
@@ -218,6 +218,6 @@ class Probation:
                 () if before is None else under_way(before),
                 concurrency=plan.queue.concurrency,
                 timeout=plan.timeout,
-                suspended=slot.invocations.is_suspended,
+                suspended=slot.is_suspended,
             )
         return found

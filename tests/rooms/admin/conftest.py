@@ -20,9 +20,10 @@ from declctl.manifest import Plan, plan
 from declctl.manifest.model import AdminSpec, ControllerSpec, MetricsSpec
 from declctl.manifest.values import Address
 from declctl.objects import ObjectKey
-from declctl.runtime.handling.binding import HANDLER_BOUNDS, HandlerStatistics
+from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
+from declctl.runtime.handling.handler_figures import HANDLER_BOUNDS
 from declctl.runtime.handling.plugin_metrics import PluginMetrics
 from declctl.runtime.handling.queue_listing import QueueListing
 from declctl.runtime.handling.server_warnings import WarningTotal

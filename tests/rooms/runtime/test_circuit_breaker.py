@@ -261,7 +261,7 @@ def test_a_trial_that_outlives_a_reload_leaves_the_trial_to_others(bench, breake
 
     def hangs(change):
         if breaker.status().state is BreakerState.HALF_OPEN:
-            slot.invocations.abandon(slot.binding)
+            slot.invocations.under_way.abandon(slot.binding)
             states.append(breaker.status().state)
         flaky.declctl_event(change)
 

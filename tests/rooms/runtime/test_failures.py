@@ -9,8 +9,13 @@ import pytest
 from declctl.errors import NotSynced
 from declctl.manifest.model import Delivery, OnFailure, QueueSpec, RetrySpec
 from declctl.objects import ChangeType
-from declctl.runtime.handling.binding import LASTING_SECONDS, STREAK_CALLS, STREAK_SECONDS, HandlerProblem
 from declctl.runtime.handling.failure_log import FailureLog
+from declctl.runtime.handling.handler_figures import (
+    LASTING_SECONDS,
+    STREAK_CALLS,
+    STREAK_SECONDS,
+    HandlerProblem,
+)
 from declctl.runtime.reporting.reporter import named_handlers
 from declctl.testing import until
 from tests.rooms.runtime.conftest import EVERY_SECOND, ONCE, SOON, Hanging, errors, fails
@@ -383,20 +388,20 @@ def test_a_streak_takes_failed_calls_and_time(bench, clock) -> None:
     clock.set(1.0)
     bench.work()
     clock.set(STREAK_SECONDS)
-    assert slot.invocations.lasting_streak() is None
+    assert slot.invocations.figures.lasting_streak() is None
     raised.append(ValueError("no"))
     slot.work(slot.queue.take())
-    streak = slot.invocations.lasting_streak()
+    streak = slot.invocations.figures.lasting_streak()
     assert (streak.calls, streak.key, streak.error) == (5, "default/a", "ValueError: no")
     raised.append(None)
     slot.work(slot.queue.take())  # of another object, too: the handler works
-    assert slot.invocations.lasting_streak() is None
+    assert slot.invocations.figures.lasting_streak() is None
 
     many = bench.slot(fails, adds="abcde", retry=EVERY_SECOND, on_failure=FOREVER)
     bench.work()
-    assert many.invocations.lasting_streak() is None
+    assert many.invocations.figures.lasting_streak() is None
     clock.set(STREAK_SECONDS)
-    assert many.invocations.lasting_streak().calls == 5
+    assert many.invocations.figures.lasting_streak().calls == 5
 
 
 def test_calls_that_hang_count_at_their_timeout(bench, clock) -> None:
@@ -406,13 +411,13 @@ def test_calls_that_hang_count_at_their_timeout(bench, clock) -> None:
     calls = [bench.begin() for _ in range(5)]
     until("they have timed out", lambda: slot.statistics().timeouts == 5)
     clock.set(STREAK_SECONDS)
-    streak = slot.invocations.lasting_streak()
+    streak = slot.invocations.figures.lasting_streak()
     hanging.gate.set()
     for call in calls:
         call.result(SOON)
     assert streak.calls == 5
     assert "TimeoutError: it ran longer than its timeout of 0.02 s" in streak.error
-    assert slot.invocations.lasting_streak().calls == 5, "a call that returns late has been counted"
+    assert slot.invocations.figures.lasting_streak().calls == 5, "a call that returns late has been counted"
 
 
 def test_a_call_hangs_after_five_minutes_and_its_timeout(bench, clock) -> None:
@@ -422,9 +427,9 @@ def test_a_call_hangs_after_five_minutes_and_its_timeout(bench, clock) -> None:
     call = bench.begin()
     hanging.began.wait(SOON)
     clock.set(LASTING_SECONDS + 90)
-    assert (slot.statistics().oldest_call_seconds, slot.invocations.problems()) == (LASTING_SECONDS + 90, [])
+    assert (slot.statistics().oldest_call_seconds, slot.problems()) == (LASTING_SECONDS + 90, [])
     clock.set(LASTING_SECONDS + 100)
-    (problem,) = slot.invocations.problems()
+    (problem,) = slot.problems()
     assert str(problem) == "1 call has not returned, the oldest for default/d since 2026-01-01 00:00:00 UTC"
     hanging.gate.set()
     call.result(SOON)
@@ -443,14 +448,14 @@ def test_keys_that_fail_for_five_minutes_are_told_while_others_succeed(bench, cl
     bench.work()
     clock.set(LASTING_SECONDS - 1)
     bench.work()
-    assert slot.invocations.problems() == []
+    assert slot.problems() == []
     clock.set(LASTING_SECONDS)
     (problem,) = slot.statistics().problems
     assert str(problem) == "2 keys fail again and again, default/a since 2026-01-01 00:00:00 UTC: ValueError"
     bad.remove("default/a")
     clock.set(LASTING_SECONDS + 1)
     bench.work()
-    assert [each.key for each in slot.invocations.problems()] == ["default/b"]
+    assert [each.key for each in slot.problems()] == ["default/b"]
 
 
 def test_many_unhealthy_handlers_are_named_in_part(clock) -> None:

@@ -27,7 +27,7 @@ def observed(bench, clock, log, handler, **policy: Any) -> tuple[Any, list[tuple
     """A slot with a breaker and a tap; where its change was when they and the log were told."""
     breaker = CircuitBreaker("slack", BreakerPolicy(9, Backoff(1.0, 1.0)), clock=clock, log=log)
     slot = bench.bound(replace(bench.binding(handler, **policy), breaker=breaker))
-    tap = slot.invocations.tap.listen(TapFilter(), bench.loop.loop)
+    tap = slot.tap.listen(TapFilter(), bench.loop.loop)
     told = []
 
     def watch(name: str, listener: Any, method: str) -> None:
@@ -89,7 +89,7 @@ def test_a_call_whose_loop_ends_is_made_again(bench, added) -> None:
     slot.wake = workers.wake
     workers.wake()
     assert began.wait(SOON)
-    listener = slot.invocations.tap.listen(TapFilter(), bench.loop.loop)
+    listener = slot.tap.listen(TapFilter(), bench.loop.loop)
     loop.stop()
     (told,), _ = listener.take()
     assert (told.outcome, told.error, told.attempt) == (TapOutcome.WAITING, "its loop has ended", 1)
@@ -128,7 +128,7 @@ def test_a_log_that_is_broken_costs_no_worker(bench, log, hanging) -> None:
     replaced = threading.Event()
     bench.log = BrokenLog(log, "warning")
     slot = bench.slot(hanging.hook, adds="a", timeout=0.02, retry=ONCE)
-    slot.invocations.replace_worker = replaced.set
+    slot.replace_worker = replaced.set
     bench.begin()
     assert replaced.wait(SOON)
 
@@ -140,7 +140,7 @@ def test_a_worker_that_can_not_be_replaced_goes_on_when_its_call_returns(bench, 
         raise RuntimeError("can't start new thread")
 
     slot = bench.slot(hanging.hook, adds="a", timeout=0.02, retry=ONCE)
-    slot.invocations.replace_worker = no_thread
+    slot.replace_worker = no_thread
     call = bench.begin()
     until("it is logged", lambda: log.find("no other worker takes the place"))
     hanging.gate.set()
@@ -155,7 +155,7 @@ def test_a_call_that_ends_while_it_is_given_up_is_no_fault(bench) -> None:
 
     async def returns(change) -> None:
         await asyncio.sleep(0)
-        assert bench.handler.invocations.abandon(bench.handler.binding) == 1
+        assert bench.handler.invocations.under_way.abandon(bench.handler.binding) == 1
 
     slot = bench.slot(returns, adds="a")
     assert bench.begin(asynchronous=True).result(SOON) is True
@@ -213,7 +213,7 @@ def test_a_call_that_runs_too_long_has_failed_and_its_key_is_held(
     hook = stubborn if worker.endswith("async def") else hanging.hook
     slot = bench.slot(hook, adds="a", timeout=0.02, retry=ONCE)
     slot.add_all([added("a", ChangeType.MODIFIED)])
-    slot.invocations.replace_worker = replaced.set
+    slot.replace_worker = replaced.set
     tally = slot.binding.tally
     call = bench.begin(asynchronous=worker != "a thread")
     assert replaced.wait(SOON)
@@ -232,10 +232,10 @@ def test_who_is_stuck_is_replaced_among_those_it_belongs_to(bench, hanging) -> N
     """Other workers came while a call ran: they are complete, and may begin when it is given up."""
     own, pending, others = threading.Event(), threading.Event(), []
     slot = bench.slot(hanging.hook, adds="ab", timeout=0.02, retry=ONCE)
-    slot.invocations.replace_worker = own.set
+    slot.replace_worker = own.set
     call = bench.begin()
     until("the call has begun", slot.running)
-    slot.invocations.replace_worker, slot.wake = lambda: others.append(1), pending.set
+    slot.replace_worker, slot.wake = lambda: others.append(1), pending.set
     assert pending.wait(SOON)
     assert own.is_set()
     assert not others
@@ -311,7 +311,7 @@ def test_an_asynchronous_call_that_will_not_be_cancelled_is_a_zombie(
 
     slot = bench.slot(stubborn, adds="a", retry=ONCE)
     slot.add_all([added("a", ChangeType.MODIFIED), added("b")])
-    slot.invocations.replace_worker = replaced.set
+    slot.replace_worker = replaced.set
     call = bench.begin(asynchronous=True)
     until("the call has begun", slot.running)
     assert slot.queue.take() is None
@@ -342,12 +342,12 @@ def test_a_call_that_is_given_up_before_its_blocked_loop_has_begun_it_never_begi
     bench.loop.submit(block())
     assert hanging.began.wait(SOON)
     call, old = bench.begin(), slot.binding
-    until("it is sent", lambda: any(each.sent is not None for each in slot.invocations.of(old)))
+    until("it is sent", lambda: any(each.sent is not None for each in slot.invocations.under_way.of(old)))
     if given_up_by == "its timeout":
         for _ in range(10):
             bench.loop.look()
         bench.clock.set(10)
-        slot.invocations.time_out_blocked()
+        slot.time_out_blocked()
     else:
         assert slot.abandon(rebind(slot, bench.binding(lambda: None, generation=2))) == 1
     call.result(SOON)

@@ -10,7 +10,8 @@ import pytest
 
 import declctl
 from declctl.runtime.config_map import FollowedStatus
-from declctl.runtime.handling.invocations import Invocations
+from declctl.runtime.handling.calls_under_way import CallsUnderWay
+from declctl.runtime.handling.handler_figures import HandlerFigures
 from declctl.runtime.reasons import (
     ATTEMPT,
     CONDITIONS,
@@ -83,7 +84,8 @@ def test_every_reason_of_a_condition_is_in_the_table() -> None:
     )
     assert isinstance(faults, ast.Dict)
     set_to[DEGRADED] |= {key.value for key in faults.keys if isinstance(key, ast.Constant)}
-    set_to[HANDLERS_HEALTHY] |= set(re.findall(r'"([A-Z]\w+)"', inspect.getsource(Invocations.problems)))
+    for part in (CallsUnderWay, HandlerFigures):
+        set_to[HANDLERS_HEALTHY] |= set(re.findall(r'"([A-Z]\w+)"', inspect.getsource(part.problems)))
     for condition in (READY, DEGRADED, HANDLERS_HEALTHY, FILES_FOLLOWED):
         assert set_to[condition] == BY_CONDITION[condition]
     assert set_to[RELOADED] <= BY_CONDITION[RELOADED]

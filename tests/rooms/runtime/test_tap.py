@@ -57,7 +57,7 @@ def _listen(bench, loop: LoopThread) -> Callable[[], list[dict[str, Any]]]:
 
     def documents() -> list[dict[str, Any]]:
         if not listener:
-            listener.append(bench.handler.invocations.tap.listen(TapFilter(), loop.loop))
+            listener.append(bench.handler.tap.listen(TapFilter(), loop.loop))
         taken, dropped = listener[0].take()
         assert dropped == 0
         return [item.document() for item in taken]
@@ -119,7 +119,7 @@ def test_a_filtered_change_is_told(bench, added, listen):
     slot = bench.bound(bench.binding(lambda change: None), Filter(FilterSpec("app=web"), ALL_EVENTS))
     slot.add_all([added("a")])
     bench.work()
-    assert (slot.invocations.tap.is_open, len(slot.invocations.tap)) == (False, 0)
+    assert (slot.tap.is_open, len(slot.tap)) == (False, 0)
     listen()
     slot.add_all([added("a")])
     bench.work()
