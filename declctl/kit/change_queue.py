@@ -130,12 +130,12 @@ class ChangeQueue(KeyQueue[str, T]):
         self._parted = True
 
     def outstanding(self, epoch: int) -> int:
-        """How many values of exactly this epoch have not left.
+        """How many values the code of an epoch has to process, or has begun.
 
         After `part`, those that will belong to it are among them, but for what backs off or rests.
         """
         with self._lock:
-            found = self._epochs.pending.get(epoch, 0)
+            found = self._of_epoch(epoch)
             if self._parted and epoch == self._epochs.counter.newest:
                 self._look_at_later()
                 found += self._epochs.pending.get(NO_EPOCH, 0) - self._backing_off - self._resting
@@ -246,6 +246,9 @@ class ChangeQueue(KeyQueue[str, T]):
     def _took(self, item: Item[str, T]) -> None:
         if item.epoch == NO_EPOCH:
             self._join(self._heads[item.key], self._epochs.counter.newest)
+        elif self._epochs.adopted:
+            # From here on it stays with the code that has begun it.
+            self._epochs.move(item, self._epochs.of(item.epoch))
 
     def _join(self, head: ChangeItem[T], epoch: int) -> None:
         """Let the item that holds its key belong to an epoch, with the values that wait behind it."""

@@ -17,7 +17,7 @@ import itertools
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -381,18 +381,14 @@ class KeyQueue(ABC, Generic[K, T]):
         with self._lock:
             self._epochs.hand_over(old)
 
-    def handed_over(self, epoch: int) -> bool:
-        """Whether an epoch has a backlog that was handed over to a newer one."""
-        return epoch in self._epochs.adopted
-
     def epoch_of(self, item: Item[K, T]) -> int:
         """The epoch whose code has to process an item, after hand-overs."""
         return self._epochs.of(item.epoch)
 
     def outstanding(self, epoch: int) -> int:
-        """How many items of exactly this epoch have not left."""
+        """How many items the code of an epoch has to process, or has begun."""
         with self._lock:
-            return self._epochs.pending.get(epoch, 0)
+            return self._of_epoch(epoch)
 
     @property
     def remembered_epochs(self) -> frozenset[int]:
@@ -455,6 +451,14 @@ class KeyQueue(ABC, Generic[K, T]):
             backing_off=self._backing_off,
             weight=self._weight,
         )
+
+    def _of_epoch(self, epoch: int) -> int:
+        running = Counter(item.epoch for item in self._out.values())
+        found = running[epoch]
+        for each, number in self._epochs.pending.items():
+            if each != NO_EPOCH and self._epochs.of(each) == epoch:
+                found += number - running[each]  # what runs stays with the code that has begun it
+        return found
 
     def _as_pending(self, item: Item[K, T], state: ItemState, *, again: bool = False) -> PendingItem:
         """A copy of an item for a listing."""

@@ -243,17 +243,12 @@ class HandlerSlot(ABC, Generic[T]):
 
         They wait for a worker, or for a change of the same object.
         """
-        if self.queue.handed_over(epoch):
-            return 0
         return max(
             0, self.queue.outstanding(epoch) - len(self.invocations.under_way.of(self._bindings.get(epoch)))
         )
 
     def outstanding(self, epoch: int) -> int:
         """The number of changes of an epoch that are neither handled nor handed over."""
-        if self.queue.handed_over(epoch):
-            # The queue still counts handed over changes in the old epoch.
-            return len(self.invocations.under_way.of(self._bindings.get(epoch)))
         return self.queue.outstanding(epoch)
 
     def end_of(self, epoch: int | None) -> Latch:
