@@ -151,17 +151,6 @@ def test_with_a_debounce_a_key_rests_until_nothing_leads_to_it(keys, clock):
     assert (figures.added, figures.taken, figures.merged) == (2, 1, 1)
 
 
-def test_a_key_that_never_rests_comes_after_ten_times_the_debounce(keys, clock):
-    """Whatever leads to it without end."""
-    keys.debounce = 1.0
-    begin, item = clock.monotonic(), None
-    while item is None:
-        keys.add("a/web", CHANGED, Priority.LIVE)
-        clock.set(0.5)
-        item = keys.take()
-    assert clock.monotonic() - begin == 10.0
-
-
 def test_a_retry_does_not_rest(keys, clock):
     """Its delay is that of the back-off; a change during the back-off rests, and comes before it."""
     keys.debounce = 1.0
@@ -175,15 +164,6 @@ def test_a_retry_does_not_rest(keys, clock):
     keys.add("a/web", CHANGED, Priority.LIVE)
     clock.set(1.0)
     assert keys.take().attempts == 2
-
-
-def test_without_the_debounce_what_rests_comes_at_once(keys):
-    """A reload takes it away."""
-    keys.debounce = 60.0
-    keys.add("a/web", CHANGED, Priority.LIVE)
-    keys.debounce = 0.0
-    assert keys.next_due() == 0.0
-    assert keys.take().key == "a/web"
 
 
 @pytest.mark.client_go(315, "Reconcile result")
