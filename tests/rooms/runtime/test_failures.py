@@ -10,7 +10,7 @@ from declctl.errors import NotSynced
 from declctl.manifest.model import Delivery, OnFailure, QueueSpec, RetrySpec
 from declctl.objects import ChangeType
 from declctl.runtime.handling.failure_log import FailureLog
-from declctl.runtime.handling.handler_figures import (
+from declctl.runtime.handling.handler_counts import (
     LASTING_SECONDS,
     STREAK_CALLS,
     STREAK_SECONDS,

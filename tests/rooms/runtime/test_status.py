@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from declctl.informer import FakeControllerSource, InformerStatistics, SharedIndexInformer
 from declctl.kit import ManualClock
 from declctl.manifest import Diagnostic
-from declctl.runtime.handling.handler_figures import HandlerCounts
+from declctl.runtime.handling.handler_counts import HandlerCounts
 from declctl.runtime.reloading.changes import ImportSeconds, Outcome, Result
 from declctl.runtime.reporting.reporter import ReloadHistory, resource_status
 from declctl.runtime.reporting.status import Conditions, DecodingStatus, decoding_status
