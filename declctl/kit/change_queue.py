@@ -153,7 +153,7 @@ class ChangeQueue(KeyQueue[str, T]):
         """End all rests, and drop all other waiting values but those of the same keys. O(n).
 
         Returns whether a value has rested, and the number of dropped values. If none has rested, nothing is
-        dropped. Values in back-off stay.
+        dropped. Retries stay.
         """
         with self._lock:
             self.debounce = 0.0
@@ -183,18 +183,18 @@ class ChangeQueue(KeyQueue[str, T]):
         item = ChangeItem(key, value, now, epoch, turn=next(self._order), weight=weight)
         self._weight += weight
         self._epochs.pending[epoch] += 1
-        before = None
+        before = head
         if head is None:
             self._heads[key] = item
         elif head.behind:
-            before = head.behind[-1].due
+            before = head.behind[-1]
             head.behind.append(item)
         else:
-            before, head.behind = head.due, [item]
+            head.behind = [item]
         if rests:
-            self._rest(
-                item, now, not_before=before or 0.0
-            )  # values of one key end their rests in their order
+            # Values of one key end their rests in their order.
+            until = before.due if before is not None and before.state is _RESTING else None
+            self._rest(item, now, not_before=until or 0.0)
         elif head is None:
             self._rows[0].push(item)
         else:

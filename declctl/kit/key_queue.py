@@ -44,7 +44,7 @@ class Item(msgspec.Struct, Generic[K, T], eq=False):
     """One thing to do for a key. Only the queue changes it; its worker may set `retry_state`."""
 
     key: K
-    value: T  # what a worker receives; it does not change while a worker has the item
+    value: T  # what a worker receives; while it has the item, only the worker may replace it
     added_at: float  # monotonic seconds
     # The code that has to process it: that of the epoch in which it was added, its rest ended, or it was
     # taken again after a failure; NO_EPOCH before.
@@ -55,6 +55,7 @@ class Item(msgspec.Struct, Generic[K, T], eq=False):
     weight: int = 0  # in the unit of the queue's `weigh`
     attempts: int = 0  # calls of `retry`
     due: float | None = None  # monotonic seconds of the end of its rest, back-off or delay; else None
+    entry: int = 0  # the number of its entry in the heap of what is due later
     latest: float = 0.0  # of a rest: `due` is never later
     budget: WorkerBudget | None = None  # whose permit it holds
     retry_state: Any = None  # for the worker, which stores here what the next attempt needs
@@ -73,9 +74,10 @@ QueueItem = Item[str, T]
 
 
 class QueueFigures(msgspec.Struct, frozen=True):
-    """The figures of a queue: added = taken + waiting for the first time + merged + dropped.
+    """The figures of a queue.
 
-    A value that is retried counts as taken once. A value that is dropped does not count as taken.
+    Of a `ChangeQueue`: added = taken + waiting for the first time + merged + dropped. A value that is retried
+    counts as taken once. A value that is dropped does not count as taken.
     """
 
     added: int
@@ -217,7 +219,7 @@ def _nothing() -> None:
 class KeyQueue(ABC, Generic[K, T]):
     """Items that wait for workers, one at a time for each key. From any thread; no method waits.
 
-    - A key is held from `take` until `done` or `drop`.
+    - A key is held from `take` until `done` or `drop`; a `ReconcileQueue` frees it at `retry`, too.
     - Items are handed out by their rows and turns: after each `LIVE_IN_A_ROW` items of the first row one of
       the second.
     - At most `max_running` items are running at the same time, without those of `exclude_from_limit`. After a
@@ -328,8 +330,7 @@ class KeyQueue(ABC, Generic[K, T]):
     def hurry(self, chosen: Callable[[Item[K, T]], bool]) -> bool:
         """End the back-off of the `chosen` items; returns whether there was one. O(n)."""
         with self._lock:
-            found = [i for _, _, i in self._later if i.state is _BACKING_OFF and i.due is not None]
-            ended = [item for item in dict.fromkeys(found) if chosen(item)]
+            ended = [e[2] for e in self._later if _stands(e) and e[2].state is _BACKING_OFF and chosen(e[2])]
             for item in ended:
                 self._come_now(item)
             return bool(ended)
@@ -493,7 +494,7 @@ class KeyQueue(ABC, Generic[K, T]):
 
     def _seconds_to_later(self) -> float | None:
         """Seconds until something may be due; None if nothing will be."""
-        while self._later and self._later[0][2].due is None:
+        while self._later and not _stands(self._later[0]):
             heapq.heappop(self._later)
             self._ended -= 1
         return max(0.0, self._later[0][0] - self._now()) if self._later else None
@@ -532,8 +533,8 @@ class KeyQueue(ABC, Generic[K, T]):
 
     def _wait_until(self, item: Item[K, T], state: ItemState, due: float) -> None:
         """Let an item come at a time of its own."""
-        item.state, item.due = state, due
-        heapq.heappush(self._later, (due, next(self._order), item))
+        item.state, item.due, item.entry = state, due, next(self._order)
+        heapq.heappush(self._later, (due, item.entry, item))
         if state is _RESTING:
             self._resting += 1
         elif state is _BACKING_OFF:
@@ -552,7 +553,7 @@ class KeyQueue(ABC, Generic[K, T]):
         """As `_without_delay`, before the time has come."""
         self._ended += 1
         if self._ended > _FEW and 2 * self._ended > len(self._later):
-            left = [each for each in self._later if each[2].due is not None and each[2] is not item]
+            left = [each for each in self._later if _stands(each) and each[2] is not item]
             self._later[:] = left
             heapq.heapify(self._later)
             self._ended = 0
@@ -570,11 +571,12 @@ class KeyQueue(ABC, Generic[K, T]):
         if not later or later[0][0] > (now := self._now()):
             return
         while later and later[0][0] <= now:
-            _, order, item = heapq.heappop(later)
-            if item.due is None:
+            entry = heapq.heappop(later)
+            item = entry[2]
+            if not _stands(entry) or item.due is None:
                 self._ended -= 1
             elif item.due > now:
-                heapq.heappush(later, (item.due, order, item))
+                heapq.heappush(later, (item.due, item.entry, item))
             else:
                 self._came_due(item, self._without_delay(item))
 
@@ -590,8 +592,8 @@ class KeyQueue(ABC, Generic[K, T]):
 
     def _rests(self) -> list[Item[K, T]]:
         """What rests, in the order of the ends. O(n)."""
-        resting = [(item.due or 0.0, order, item) for _, order, item in self._later if item.state is _RESTING]
-        return [item for _, _, item in sorted(resting, key=lambda entry: entry[:2])]
+        resting = [e[2] for e in self._later if _stands(e) and e[2].state is _RESTING]
+        return sorted(resting, key=lambda item: (item.due or 0.0, item.entry))
 
     def _end_rests(self) -> None:
         for item in self._rests():
@@ -599,7 +601,12 @@ class KeyQueue(ABC, Generic[K, T]):
 
     def _soonest(self) -> Iterator[Item[K, T]]:
         """What is due later, by the time; a rest that was extended may come too early."""
-        return (item for _, _, item in smallest_first(self._later) if item.due is not None)
+        return (entry[2] for entry in smallest_first(self._later) if _stands(entry))
+
+
+def _stands(entry: tuple[float, int, Item[Any, Any]]) -> bool:
+    """Whether an item is still due by an entry of the heap, now or later."""
+    return entry[2].due is not None and entry[2].entry == entry[1]
 
 
 def _return_permit(item: Item[Any, Any]) -> None:

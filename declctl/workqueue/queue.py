@@ -99,8 +99,8 @@ class WorkQueue(Generic[K]):
 
     def _close(self) -> None:
         """Accept no more items."""
+        self._keys.close()  # first: who is told of the shutdown finds no later add
         self._shutting_down = True
-        self._keys.close()
         self._wake()
 
     async def get(self) -> K:
@@ -127,7 +127,7 @@ class WorkQueue(Generic[K]):
         return self._keys.workqueue_statistics()
 
     def _check_drained(self) -> None:
-        if self._draining and (self._keys.waiting or self._keys.statistics().running):
+        if self._draining and not self._keys.is_drained:
             raise QueueEmpty  # not yet
 
     async def _when(self, attempt: Callable[[], T]) -> T:

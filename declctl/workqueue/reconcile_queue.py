@@ -107,7 +107,7 @@ class Gate(Protocol[K]):
 
     @property
     def others(self) -> int:
-        """The number of held keys that count as if workers had them, as others may wait for them, too."""
+        """The number of held keys that count towards `max_running`: they wait for others' writes only."""
         ...
 
     def held(self) -> Sequence[tuple[K, float]]:
@@ -237,8 +237,10 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
                 again.value = Reasons(value.causes, None, value.changed_at, value.events)
                 again.priority, again.added_at = item.priority, item.added_at
                 again.attempts, again.retry_state = item.attempts + 1, item.retry_state
-            if known.waiting is not None:
-                _carry(again, known.waiting)
+            if (waiting := known.waiting) is not None:
+                _carry(again, waiting)
+                if waiting.state is _BEHIND:
+                    waiting.priority = min(waiting.priority, again.priority)
                 if self._ends_delays:
                     return
             self._delay(known, again, _BACKING_OFF, seconds)
@@ -311,6 +313,12 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         return self._rows[0].waiting + self._rows[1].waiting
 
     @property
+    def is_drained(self) -> bool:
+        """Whether no key waits, and no worker has one."""
+        with self._lock:
+            return not (self.waiting or self._out)
+
+    @property
     def delayed(self) -> int:
         """The number of keys that come at a time of their own: failed, or asked for."""
         return self._backing_off + self._requeued
@@ -365,6 +373,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         self._adds += 1
         if (delayed := known.delayed) is not None and delayed.state is _BACKING_OFF:
             _carry(delayed, item)
+            item.priority = min(item.priority, delayed.priority)
         known.waiting = item
         if known.running is None:
             self._wait_for_turn(item)

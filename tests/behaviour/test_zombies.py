@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from declctl.runtime.handling import invocations
+from declctl.runtime.handling import calls_under_way
 from declctl.testing import until
 
 STUBBORN = """
@@ -44,7 +44,7 @@ def test_a_handler_whose_calls_do_not_return_is_suspended_until_one_does_or_its_
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    monkeypatch.setattr(invocations, "CANCEL_SECONDS", 0.02)
+    monkeypatch.setattr(calls_under_way, "CANCEL_SECONDS", 0.02)
     rig.reload_policy = "settle: 20ms, preflight: 'Off', drainTimeout: 100ms"
     retry = "retry: {initialBackoff: 1h, maxBackoff: 1h}"
     rig.handler(hook, rest=f"mode: {mode}, replay: Never, timeout: 20ms, queue: {{concurrency: 2}}, {retry}")

@@ -44,7 +44,7 @@ def test_a_memcached_has_its_deployment_until_it_goes(
         assert operator.entries() == {}
         if cluster.has_controllers:
             until("its Deployment is collected", lambda: operator.replicas(namespace) == {}, seconds=60)
-        assert f"{namespace}/shop: out of the directory" in declctl.out
+        until("it says so", lambda: f"{namespace}/shop: out of the directory" in declctl.out)
         assert declctl.stop() == 0
 
 

@@ -220,10 +220,10 @@ class CallsUnderWay(Generic[T]):
             if not is_kept:
                 self._replace_worker_of(invocation)
             self._slot.wake()  # workers of another pool may wait until they are let in
-        if is_kept and self.is_suspended:
+        problems = self.problems() if is_kept else ()
+        if problems and problems[0].reason == "HandlerSuspended":
             self._log.warning(
-                f"{name}: {self.problems()[0]}; it goes on when one of them returns, or when its code "
-                "changes",
+                f"{name}: {problems[0]}; it goes on when one of them returns, or when its code changes",
                 handler=name,
             )
 
@@ -233,8 +233,8 @@ class CallsUnderWay(Generic[T]):
         The last zombies up to the bound keep their workers, as many as there are workers: then the handler
         is called no more.
         """
-        code = zombie.binding.code
-        if code != self._slot.binding.code == self._drained_for:
+        code, present = zombie.binding.code, self._slot.binding.code
+        if code != present and present == self._drained_for:
             return False  # the present code needs the worker
         replaced = sum(
             each.overdue and not each.keeps_worker and each is not zombie and each.binding.code == code

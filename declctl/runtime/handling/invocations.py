@@ -102,9 +102,6 @@ T = TypeVar("T")
 _RESYNC, _DELETED, _MODIFIED = ChangeType.RESYNC, ChangeType.DELETED, ChangeType.MODIFIED
 # Changes that nobody has made just now; how long they wait says nothing about the delay of events.
 _NOT_LIVE = frozenset((ChangeReason.INITIAL, ChangeReason.RESYNC, ChangeReason.REPLAY))
-CANCEL_SECONDS = 1.0  # for a cancelled call to end
-MOST_ZOMBIES = 4
-"""The most zombies of one code of a handler, as a multiple of its `queue.concurrency`."""
 LONGEST_WAIT_FOR_SYNC = 30.0  # seconds between two calls that read an unsynced cache
 WAIT_FOR_LIST = 0.1  # seconds between two calls whose snapshots wait for the end of a list
 
@@ -523,13 +520,15 @@ class Invocations(ABC, Generic[T]):
 
     def _give_back(self, item: QueueItem[T], delay: float | None) -> None:
         """Hand an item out again as it is in `delay` seconds; for None, let it leave the queue."""
+        is_back = False
         try:
             if delay is not None:
                 self._queue.retry(item, delay)
+                is_back = True  # another worker may have it by now
             else:
                 self.figures.fails_no_longer(item.key)
         finally:
-            if item.is_taken:  # also if the queue has failed: the key must not be held for ever
+            if not is_back and item.is_taken:  # also if the queue has failed: no key is held for ever
                 self._queue.done(item)
             self._slot.wake()
 

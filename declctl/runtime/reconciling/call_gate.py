@@ -26,10 +26,9 @@ class CallGate:
 
     def judge(self, item: QueueItem[Reasons]) -> Admission:
         """What becomes of a key whose turn has come."""
-        reasons = item.value
-        is_asked_for = any(cause.type == "Requeue" for cause in reasons.causes)
-        may_be_own = reasons.versions and not (item.attempts or is_asked_for)
-        if may_be_own and self.guard.is_own(item.key, reasons.versions):
+        # A retry and a Requeue have no versions: their keys are called in any case.
+        versions = item.value.versions
+        if versions and self.guard.is_own(item.key, versions):
             self.own_writes += 1
             return Admission.SKIP
         is_held = self.unseen.hold(item.key, self.guard.delay(item.key))

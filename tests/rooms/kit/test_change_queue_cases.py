@@ -371,5 +371,7 @@ def test_each_item_says_what_it_waits_for() -> None:
         ("fails", ItemState.BACKING_OFF, 1030.0),
     ]
     assert (shown.waiting, shown.running, shown.delayed) == (3, 1, 1)
+    queue.add("fails", "after it")  # it rests for its own time, and not as long as the retry before it
+    assert [item.due for item in queue.snapshot(100).items[-3:]] == [1005.0, 1005.0, 1030.0]
     # What waits or rests belongs to no code until its time has come.
     assert [item.epoch for item in shown.items] == [0, 0, 0, None, None]

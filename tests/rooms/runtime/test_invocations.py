@@ -13,7 +13,7 @@ from declctl.kit import LoopThread
 from declctl.kit.worker_pool import AsyncWorkerPool
 from declctl.manifest.model import OnFailure
 from declctl.objects import ChangeType
-from declctl.runtime.handling import invocations
+from declctl.runtime.handling import calls_under_way
 from declctl.runtime.handling.circuit_breaker import BreakerPolicy, CircuitBreaker
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.outcomes import Interrupted
@@ -204,7 +204,7 @@ def test_a_call_that_runs_too_long_has_failed_and_its_key_is_held(
     Another worker takes the place of its own. A `def` that was queued before an edit is worked by a task; an
     `async def` may swallow its cancellation.
     """
-    monkeypatch.setattr(invocations, "CANCEL_SECONDS", 0.02)
+    monkeypatch.setattr(calls_under_way, "CANCEL_SECONDS", 0.02)
     replaced = threading.Event()
 
     async def stubborn() -> None:
@@ -303,7 +303,7 @@ def test_an_asynchronous_call_that_will_not_be_cancelled_is_a_zombie(
     bench, added, hanging, monkeypatch
 ) -> None:
     """It swallows its cancellation at the end of a drain: others are let in, and its key is held."""
-    monkeypatch.setattr(invocations, "CANCEL_SECONDS", 0.02)
+    monkeypatch.setattr(calls_under_way, "CANCEL_SECONDS", 0.02)
     replaced = threading.Event()
 
     async def stubborn() -> None:
