@@ -13,7 +13,7 @@ from declctl.kit import LoopThread
 from declctl.kit.worker_pool import AsyncWorkerPool
 from declctl.manifest.model import OnFailure
 from declctl.objects import ChangeType
-from declctl.runtime.handling import calls_under_way
+from declctl.runtime.handling import calls_under_way, invocations
 from declctl.runtime.handling.circuit_breaker import BreakerPolicy, CircuitBreaker
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.outcomes import Interrupted
