@@ -305,7 +305,7 @@ class ChangeQueue(KeyQueue[str, T]):
         for item in self._out.values():
             yield self._as_pending(item, _RUNNING)
             free(self._heads[item.key].behind, 0)
-        waiting = self._rows[0].in_order()
+        waiting = self._in_turns()
         head = next(waiting, None)
         while freed or head is not None:
             if head is None or (freed and freed[0][0] < head.turn):

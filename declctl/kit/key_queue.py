@@ -41,10 +41,10 @@ _WAITING, _RESTING, _BACKING_OFF = ItemState.WAITING, ItemState.RESTING, ItemSta
 
 
 class Item(msgspec.Struct, Generic[K, T], eq=False):
-    """One thing to do for a key. Only the queue changes it; its worker may set `retry_state`."""
+    """One thing to do for a key. The queue changes it; its worker may set `retry_state` and the value."""
 
     key: K
-    value: T  # what a worker receives; while it has the item, only the worker may replace it
+    value: T  # what a worker receives
     added_at: float  # monotonic seconds
     # The code that has to process it: that of the epoch in which it was added, its rest ended, or it was
     # taken again after a failure; NO_EPOCH before.
@@ -509,6 +509,21 @@ class KeyQueue(ABC, Generic[K, T]):
         self._in_a_row += 1
         return first.pop()
 
+    def _in_turns(self) -> Iterator[Item[K, T]]:
+        """What waits, in the order in which `_next` would hand it out if nothing further came."""
+        rows = [row.in_order() for row in self._rows]
+        first, second = (next(row, None) for row in rows)
+        in_a_row = self._in_a_row
+        while first is not None or second is not None:
+            if second is not None and (first is None or in_a_row >= LIVE_IN_A_ROW):
+                in_a_row = 0
+                yield second
+                second = next(rows[1], None)
+            elif first is not None:
+                in_a_row += 1
+                yield first
+                first = next(rows[0], None)
+
     def _wait_for_turn(self, item: Item[K, T], turn: int = 0) -> None:
         """Let an item wait in its row; by default at the end of it."""
         item.state, item.turn = _WAITING, turn or next(self._order)
@@ -553,8 +568,7 @@ class KeyQueue(ABC, Generic[K, T]):
         """As `_without_delay`, before the time has come."""
         self._ended += 1
         if self._ended > _FEW and 2 * self._ended > len(self._later):
-            left = [each for each in self._later if _stands(each) and each[2] is not item]
-            self._later[:] = left
+            self._later[:] = [each for each in self._later if _stands(each) and each[2] is not item]
             heapq.heapify(self._later)
             self._ended = 0
         return self._without_delay(item)
@@ -571,9 +585,8 @@ class KeyQueue(ABC, Generic[K, T]):
         if not later or later[0][0] > (now := self._now()):
             return
         while later and later[0][0] <= now:
-            entry = heapq.heappop(later)
-            item = entry[2]
-            if not _stands(entry) or item.due is None:
+            _, entry, item = heapq.heappop(later)
+            if item.due is None or item.entry != entry:
                 self._ended -= 1
             elif item.due > now:
                 heapq.heappush(later, (item.due, item.entry, item))

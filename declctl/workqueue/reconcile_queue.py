@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from declctl.kit import Clock
 from declctl.kit.histogram import Histogram
-from declctl.kit.key_queue import LIVE_IN_A_ROW, EpochCounter, Item, KeyQueue, QueueFigures
+from declctl.kit.key_queue import EpochCounter, Item, KeyQueue, QueueFigures
 from declctl.kit.pending import ItemState, PendingItem
 from declctl.objects import Cause
 
@@ -122,11 +122,14 @@ class Gate(Protocol[K]):
         """Hold no key back any longer."""
         ...
 
+    def __len__(self) -> int:
+        """The number of keys that are held back."""
+        ...
+
 
 class _Key(msgspec.Struct, Generic[K]):
-    """What is known of one key. Each of the four comes once, and at least one is there."""
+    """What is known of one key, beside what a worker has of it (`KeyQueue._out`)."""
 
-    running: Item[K, Reasons] | None = None  # what a worker has
     waiting: Item[K, Reasons] | None = None  # in its row, held by the gate, or behind what runs
     resting: Item[K, Reasons] | None = None  # the debounce
     delayed: Item[K, Reasons] | None = None  # it backs off, or was asked for
@@ -165,7 +168,6 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         self._keys: dict[K, _Key[K]] = {}
         self._closed = False
         self._requeued = 0  # keys that were asked for, and are not due
-        self._held = 0  # keys that the gate holds
         self._adds = self._retries = 0  # as client-go counts them
         self._waited, self._worked = Histogram(DURATION_BOUNDS), Histogram(DURATION_BOUNDS)
 
@@ -335,9 +337,8 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             now = self._now()
             running = [now - item.added_at for item in self._out.values()]
             waited, worked = self._waited.figures(), self._worked.figures()
-            pending = sum(self._epochs.pending.values())
             return QueueStatistics(
-                depth=pending - len(self._out) - self._backing_off - self._resting,
+                depth=super()._figures().waiting - self._resting,
                 adds_total=self._adds,
                 retries_total=self._retries,
                 queue_duration_seconds_count=waited.total,
@@ -375,10 +376,10 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             _carry(delayed, item)
             item.priority = min(item.priority, delayed.priority)
         known.waiting = item
-        if known.running is None:
-            self._wait_for_turn(item)
-        else:
+        if item.key in self._out:
             item.state = _BEHIND
+        else:
+            self._wait_for_turn(item)
         return True
 
     def _merge(self, waiting: Item[K, Reasons], newer: Item[K, Reasons]) -> None:
@@ -431,7 +432,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             self._let_wait(known, item)
 
     def _has_turn(self) -> bool:
-        return super()._has_turn() or self._held > 0
+        return super()._has_turn() or bool(self._gate)  # what it holds may be released
 
     def _seconds_to_turn(self) -> float | None:
         gate = self._gate
@@ -449,7 +450,6 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             return super()._next()
         # A key that was held back goes before others: each of these may hold back further ones.
         if (key := gate.take_released()) is not None:
-            self._held -= 1
             return self._keys[key].waiting
         while gate.others < self.max_running and (item := super()._next()) is not None:
             match gate.judge(item):
@@ -457,7 +457,6 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
                     return item
                 case Admission.HOLD:
                     item.state = _AWAITS_CACHE
-                    self._held += 1
                 case Admission.SKIP:
                     known = self._keys[item.key]
                     known.waiting = None
@@ -467,7 +466,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
 
     def _took(self, item: Item[K, Reasons]) -> None:
         known, now = self._keys[item.key], self._now()
-        known.running, known.waiting = item, None
+        known.waiting = None
         if known.delayed is not None and self._ends_delays:
             self._undelay(known, known.delayed)
         self._epochs.move(item, self._epochs.counter.newest)
@@ -478,7 +477,6 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
 
     def _freed(self, item: Item[K, Reasons]) -> bool:
         known = self._keys[item.key]
-        known.running = None
         self._worked.add(self._now() - item.added_at)
         if known.waiting is not None:
             self._wait_for_turn(known.waiting)
@@ -488,7 +486,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
 
     def _forget(self, key: K, known: _Key[K]) -> None:
         """Forget a key of which nothing is left."""
-        if known.running is known.waiting is known.resting is known.delayed is None:
+        if known.waiting is known.resting is known.delayed is None and key not in self._out:
             del self._keys[key]
 
     def _drop_all(self) -> int:
@@ -503,7 +501,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
                     dropped += 1
             known.waiting = known.resting = known.delayed = None
             self._forget(key, known)
-        self._requeued = self._held = 0
+        self._requeued = 0
         if self._gate is not None:
             self._gate.clear()
         return dropped
@@ -520,22 +518,8 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
                 assert item is not None
                 due = until if until > self._now() else None
                 yield self._as_pending(item, _AWAITS_CACHE)._replace(due=due)
-        yield from (self._as_pending(item, _WAITING) for item in self.in_turns())
+        yield from (self._as_pending(item, _WAITING) for item in self._in_turns())
         yield from (self._as_pending(item, item.state) for item in self._soonest())
-
-    def in_turns(self) -> Iterator[Item[K, Reasons]]:
-        """The keys that wait, in the order in which they would be handed out if nothing further came."""
-        live, background = (row.in_order() for row in self._rows)
-        first, second, in_a_row = next(live, None), next(background, None), self._in_a_row
-        while first is not None or second is not None:
-            if second is not None and (first is None or in_a_row >= LIVE_IN_A_ROW):
-                in_a_row = 0
-                yield second
-                second = next(background, None)
-            elif first is not None:
-                in_a_row += 1
-                yield first
-                first = next(live, None)
 
 
 def _carry(failed: Item[K, Reasons], item: Item[K, Reasons]) -> None:

@@ -58,3 +58,7 @@ class CallGate:
     def clear(self) -> None:
         """Hold no key back any longer."""
         self.unseen.clear()
+
+    def __len__(self) -> int:
+        """The number of keys that are held back."""
+        return len(self.unseen)
