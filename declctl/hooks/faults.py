@@ -18,6 +18,7 @@ from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle, NotInBundle
 from declctl.hooks.calls import describe, describe_with_place, place_of, without_prefix
 from declctl.hooks.parser import CompilationError
+from declctl.hooks.syntax import parsed
 
 MODULE_NOT_FOUND = "DCL040"
 ATTRIBUTE_NOT_FOUND = "DCL041"
@@ -185,9 +186,9 @@ def _definition(source: str, name: str, first: int) -> _Function | None:
         lines = inspect.getblock([f"{line}\n" for line in source.split("\n")[first - 1 :]])
         is_method = lines[0][:1].isspace()
         header = ["if True:\n"] if is_method else []  # an indented block can't be parsed alone
-        tree = ast.parse("".join([*header, *lines]))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except SyntaxError:  # from Python 3.12 on, for lines that can't be read as tokens
         return None
+    tree = parsed("".join([*header, *lines]))
     for node in ast.walk(ast.increment_lineno(tree, first - 1 - len(header))):
         # A decorated function's code begins at its first decorator.
         if isinstance(node, _Function) and node.name == name and _first_line(node) == first:

@@ -30,6 +30,7 @@ import msgspec
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.calls import NAMESPACE
 from declctl.hooks.parser import LARGE_BYTES
+from declctl.hooks.syntax import parsed
 from declctl.hooks.write_calls import WRONG_FORM, write_rules
 
 METRIC: Final = "DCL090"
@@ -250,10 +251,7 @@ def lint(bundle: Bundle, entry_points: Iterable[str] = ()) -> list[Finding]:
     for path, source in bundle.files.items():
         if len(source) > LARGE_BYTES:
             continue
-        try:
-            tree = ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):  # its import reports the fault
-            continue
+        tree = parsed(source)
         display = bundle.display(path)
         lines = (bundle.source(display) or "").split("\n")
         for node, code, what, advice in (
@@ -310,11 +308,7 @@ def _import_of(name: str, bundle: Bundle) -> tuple[str, int, int] | None:
     for path, source in bundle.files.items():
         if name.partition(".")[0].encode() not in source or len(source) > LARGE_BYTES:
             continue
-        try:
-            nodes = list(ast.walk(ast.parse(source)))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        for node in nodes:
+        for node in ast.walk(parsed(source)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level and node.module:
                 names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]

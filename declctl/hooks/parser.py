@@ -14,6 +14,8 @@ import sys
 from types import CodeType
 from typing import Any, Final
 
+from declctl.hooks.syntax import parsed
+
 LARGE_BYTES: Final = 64 << 10
 """A source of at most this size is parsed in the calling process, which takes 60 MB at the most."""
 
@@ -71,11 +73,7 @@ def scan(source: bytes) -> tuple[Imports, list[str], list[str]]:
     imports: Imports = []
     names: set[str] = set()
     attributes: set[str] = set()
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):  # its import reports the fault
-        return [], [], []
-    for node in ast.walk(tree):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             imports.append(([alias.name for alias in node.names], None, None))
             names.update(alias.name.partition(".")[0] for alias in node.names)

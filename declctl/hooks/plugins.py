@@ -21,6 +21,7 @@ import msgspec
 from declctl.errors import EntryPointError
 from declctl.hooks import PROJECT, faults
 from declctl.hooks.calls import describe_with_place, end_of_traceback
+from declctl.hooks.syntax import parsed
 
 HOOKSPEC_VERSION: Final = "1.1"
 """The version of the hook specification. A new hook or argument raises its second number, a change that
@@ -162,10 +163,7 @@ def written_range(plugin: InstalledPlugin) -> str | None:
     source = _source_of(plugin.entry.module)
     if source is None or RANGE_ATTRIBUTE.encode() not in source:
         return None
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # its import reports the fault
-        return None
+    body = parsed(source).body
     if plugin.entry.attr:
         classes = (node for node in body if isinstance(node, ast.ClassDef) and node.name == plugin.entry.attr)
         body = next((node.body for node in classes), [])

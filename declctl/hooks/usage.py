@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from declctl.hooks.bundle import Bundle, reached
+from declctl.hooks.syntax import parsed
 
 # Names that other objects have, too: they count only on the argument of this name.
 _COMMON: Final = frozenset({"apply", "client", "sync_client"})
@@ -63,13 +64,13 @@ def _statements(
     own = bundle.path_of(module)
     if own is None:
         return None
-    body = _parsed(bundle.files[own])
+    body = parsed(bundle.files[own]).body
     roots = [attribute.partition(".")[0], *hooks] if attribute else []
     nodes, imports = _reached_nodes(body, roots) if roots else (body, True)
     if imports:
         for path, source in reached(bundle, module).items():
             if path != own and any(name.encode() in source for name in names):
-                nodes = [*nodes, *_parsed(source)]
+                nodes = [*nodes, *parsed(source).body]
     return nodes
 
 
@@ -80,20 +81,13 @@ def names_of_module(bundle: Bundle, module: str) -> frozenset[str]:
     """
     path = bundle.path_of(module)
     found = set[str]()
-    for node in [] if path is None else _parsed(bundle.files[path]):
+    for node in [] if path is None else parsed(bundle.files[path]).body:
         for inner in ast.walk(node):
             if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
                 found.add(inner.name)
             elif isinstance(inner, ast.Import | ast.ImportFrom):
                 found |= {alias.asname or alias.name for alias in inner.names}
     return frozenset(found)
-
-
-def _parsed(source: bytes) -> list[ast.stmt]:
-    try:
-        return ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the import reports it
-        return []
 
 
 def _reached_nodes(body: list[ast.stmt], roots: Iterable[str]) -> tuple[list[ast.stmt], bool]:

@@ -36,15 +36,8 @@ HANDLERS = {
 }
 PLACES = [
     *["a", "a.py", "a/__init__.py", "a/b", "a/b.py", "a/b/__init__.py", "a/b/c.py", "a/b/c"],
-    *[
-        "yaml",
-        "yaml.py",
-        "yaml/__init__.py",
-        "yaml/b.py",
-        "elsewhere/a",
-        "elsewhere/a/b.py",
-        "elsewhere/a.py",
-    ],
+    *["yaml", "yaml.py", "yaml/__init__.py", "yaml/b.py"],
+    *["elsewhere/a", "elsewhere/a/b.py", "elsewhere/a.py"],
 ]
 place = st.sampled_from(PLACES)
 

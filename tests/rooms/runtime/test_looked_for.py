@@ -29,15 +29,6 @@ def _files(imports: str) -> dict[str, str]:
     return {"manifest.yaml": MANIFEST, "handlers/pods.py": f"{imports}\ndef h(change): ...\n"}
 
 
-def _optional_folder_first(b: BundleDir) -> Steps:
-    extra = b.path / "extra"
-    return [
-        extra.mkdir,
-        lambda: b.write("extra/rules.py", "X = 1\n"),
-        lambda: b.write("extra/rules.py", "X = 2\n"),
-    ]
-
-
 def _all_goes_but_folders(b: BundleDir) -> Steps:
     b.write("extra/rules.py", "X = 1\n")
     paths = [b.path / "handlers" / "pods.py", b.path / "extra" / "rules.py"]
@@ -62,12 +53,7 @@ def _link_that_leads_somewhere_at_last(b: BundleDir) -> Steps:
     return [lambda: b.write("shared.py", "X = 1\n"), (b.path / "shared.py").unlink]
 
 
-SEQUENCES = (
-    _optional_folder_first,
-    _all_goes_but_folders,
-    _folder_becomes_a_file_again,
-    _link_that_leads_somewhere_at_last,
-)
+SEQUENCES = (_all_goes_but_folders, _folder_becomes_a_file_again, _link_that_leads_somewhere_at_last)
 
 
 @pytest.mark.guarantee("G24")
