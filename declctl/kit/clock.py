@@ -132,15 +132,18 @@ class AdvancingClock(SystemClock):
     def advance(self, seconds: float, *, timeout: float = 30.0) -> None:
         """Move the time ahead, and let all that becomes due run at its time. Blocks the calling thread.
 
+        What can run already runs before: a sleep of so many seconds that it begins ends in the same advance.
         Raises ValueError for a step back, and TimeoutError if at one stop the attached parts do not come to
         rest within `timeout` seconds of this machine; the time stays where it is then.
         """
         if seconds < 0:
             raise ValueError(f"time goes ahead only, not by {seconds:g} s")
-        end = self.monotonic() + seconds
         try:
-            while (due := self._at_rest(timeout)) < end:
+            due = self._at_rest(timeout)
+            end = self.monotonic() + seconds
+            while due < end:
                 self._move(due)
+                due = self._at_rest(timeout)
             self._move(end)
             self._at_rest(timeout)
         finally:

@@ -84,9 +84,8 @@ def test_a_kind_that_appears_later_starts_then(
         [line] = [line for line in declctl.err if "handlers begin without odd" in line]
         assert "manifest.yaml:9:61" in line
         assert "field label not supported: spec.size" in line
-        conditions = {each["type"]: each for each in declctl.status()["conditions"]}
-        assert conditions["Ready"]["message"] == "not synced: odd"
-        assert "gauges: " in conditions["Degraded"]["message"]
+        until("odd is waited for", lambda: declctl.condition("Ready")["message"] == "not synced: odd")
+        until("gauges is told", lambda: "gauges: " in declctl.condition("Degraded")["message"])
         cluster.rest.create(definition)
         for document in documents(EXAMPLE / "objects.yaml"):
             cluster.rest.create_first(document, namespace)

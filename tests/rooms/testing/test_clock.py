@@ -139,7 +139,10 @@ def test_a_handler_that_is_called_by_the_test_has_a_log(handler_log: Logged) -> 
     steps=some.lists(some.integers(0, 9000), min_size=1, max_size=3),
 )
 def test_each_sleep_ends_at_its_time_and_in_order(periods: list[int], steps: list[int]) -> None:
-    """However an advance is cut into steps, what comes again and again comes at each of its times."""
+    """However an advance is cut into steps, what comes again and again comes at each of its times.
+
+    What falls asleep just as an advance begins has slept at its end.
+    """
     clock, woken, loop = AdvancingClock(), [], LoopThread("sleepers").start()
     began = clock.monotonic()
 
@@ -157,7 +160,9 @@ def test_each_sleep_ends_at_its_time_and_in_order(periods: list[int], steps: lis
     for period in periods:
         loop.submit(come_again(period))
     for step in steps:
+        falls_asleep = loop.submit(clock.sleep(step))
         clock.advance(step)
+        assert falls_asleep.done()
     loop.stop()
     assert [due for due, _ in woken] == sorted(
         due for period in periods for due in range(period, sum(steps) + 1, period)
