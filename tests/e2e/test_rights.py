@@ -95,7 +95,6 @@ def rights(cluster: Cluster, namespace: str) -> Rights:
     return Rights(cluster, namespace)
 
 
-@pytest.mark.scenario
 def test_a_handler_deletes_nothing_for_want_of_a_right_to_read(
     rights: Rights, namespace: str, tmp_path: Path
 ) -> None:

@@ -334,10 +334,10 @@ def test_a_dry_run_stores_nothing_and_prints_the_differences(
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
-@pytest.mark.scenario
-@pytest.mark.parametrize(
-    "rest", [RECONCILES, RECONCILES.replace("watches", "#")], ids=["watches", "no watch"]
-)
+WATCHES = pytest.param(RECONCILES, marks=pytest.mark.scenario, id="watches")
+
+
+@pytest.mark.parametrize("rest", [WATCHES, pytest.param(RECONCILES.replace("watches", "#"), id="no watch")])
 def test_an_operator_reads_what_it_wrote_and_comes_to_rest(
     cluster: Cluster, webapps: str, namespace: str, bundle: Any, tmp_path: Path, rest: str
 ) -> None:
@@ -420,7 +420,6 @@ def test_a_call_whose_object_is_gone_ends_and_the_next_change_comes(
         assert declctl.stop() == 0
 
 
-@pytest.mark.scenario
 def test_a_field_that_the_server_drops_is_a_line_once(
     cluster: Cluster, webapps: str, namespace: str, bundle: Any
 ) -> None:
