@@ -36,7 +36,7 @@ demo: $(RUNS) ## events from a sandbox, and a handler to edit while they come
 
 SUITES ?= tests plugins
 # Tests wait more than they compute. Some scenarios run on a real API server, too, if there is one.
-WORKERS ?= $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
+WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 # SEED=N repeats an order; by default each run has its own.
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --no-loadscope-reorder $(if $(SEED),--randomly-seed=$(SEED))
 # Without bytecode, each worker would compile each test, and each of some hundred child processes declctl.
