@@ -10,9 +10,12 @@ import inspect
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any
+
+from declctl.kit.garbage import without_collections
 
 _KINDS = (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
@@ -86,13 +89,19 @@ _STANDARD_LIBRARY = f"{Path(os.__file__).parent}/"
 _INSTALLED = "/site-packages/"  # may lie in the folder of the standard library
 
 
+def frames_of_threads() -> Mapping[int, FrameType]:
+    """The innermost frame of each thread, by the identifier of the thread."""
+    # Python has no public way to look at the frames of another thread.
+    with without_collections():
+        return sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+
 def user_code_place(thread: int | None) -> str:
     """The outermost function of user code in a thread, as `file:line in name`; empty if there is none.
 
     The line is the present one of that function. `thread` is the identifier of a thread. From any thread.
     """
-    # Python has no public way to look at the frames of another thread.
-    frame = None if thread is None else sys._current_frames().get(thread)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    frame = None if thread is None else frames_of_threads().get(thread)
     called: FrameType | None = None
     while frame is not None:  # from the innermost frame outwards
         if _is_user_code(frame.f_code.co_filename):

@@ -33,6 +33,7 @@ import msgspec
 from declctl.hooks.calls import describe, without_prefix
 from declctl.hooks.loader import CodeTrace
 from declctl.kit import Clock
+from declctl.kit.callbacks import frames_of_threads
 from declctl.manifest.model import CacheMode, ReloadSpec
 from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.checking.loaded_code import Registrations
@@ -100,7 +101,7 @@ def find_holders(
 
 def _threads(prefix: str) -> Iterator[str]:
     # A thread that runs a function of the code holds it by its stack.
-    frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    frames = frames_of_threads()
     for thread in threading.enumerate():
         place = _place(frames.get(thread.ident or 0), prefix)
         if not place:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from declctl.kit import Latch, LoopThread, ManualClock, SystemClock, yield_interpreter
-from declctl.kit.callbacks import must_propagate, plain, refuse_async
+from declctl.kit.callbacks import frames_of_threads, must_propagate, plain, refuse_async
+from declctl.kit.garbage import without_collections
 
 
 def test_a_loop_has_a_thread_and_ends_what_still_runs():
@@ -44,6 +45,14 @@ def test_a_loop_has_a_thread_and_ends_what_still_runs():
     thread.look()
     assert thread.stop()
     assert not called.is_set()
+
+
+def test_no_collection_begins_while_frames_are_read(monkeypatch):
+    """CPython 3.11 holds a lock then, which threads need that a collection lets run."""
+    monkeypatch.setattr("sys._current_frames", lambda: {0: gc.isenabled()})
+    with without_collections():
+        assert (frames_of_threads()[0], gc.isenabled()) == (False, False)
+    assert gc.isenabled()
 
 
 def test_loop_that_is_stuck_is_reported_and_not_waited_for():
