@@ -57,6 +57,7 @@ def test_a_handler_whose_calls_do_not_return_is_suspended_until_one_does_or_its_
         runs.sandbox.create(config_map(f"m{number}"))
     suspended()
     assert f"{hook}: suspended, as 8 of its calls" in runs.condition("HandlersHealthy").message
+    assert runs.log.find("it goes on when one of them returns")
     for began, gate in ((9, "call 0"), (10, "call 8")):  # replaced, and not replaced
         rig.board.open_gate(gate)
         until("the next call has begun", lambda n=began: len(rig.told("began")) == n)
