@@ -35,7 +35,7 @@ demo: $(RUNS) ## events from a sandbox, and a handler to edit while they come
 	@exec $(BIN)/python examples/demo.py
 
 SUITES ?= tests plugins
-# Tests wait more than they compute. Some scenarios run on a real API server, too, if there is one.
+# Two for each core fill it; more only collect the tests once more each. Some scenarios run on a real API server, too, if there is one.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 # SEED=N repeats an order; by default each run has its own.
 PYTEST := $(BIN)/python -m pytest -q -n $(WORKERS) --no-loadscope-reorder $(if $(SEED),--randomly-seed=$(SEED))

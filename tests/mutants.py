@@ -153,7 +153,7 @@ class TestMap:
             settings = f"[run]\nsource_pkgs = declctl\ndata_file = {FOLDER / 'coverage'}\n"
             (FOLDER / "coveragerc").write_text(settings)
             # What end-to-end tests run is in other processes.
-            options = f"-n{3 * (os.cpu_count() or 1)} --no-loadscope-reorder --ignore=tests/e2e --cov=declctl"
+            options = f"-n{2 * (os.cpu_count() or 1)} --no-loadscope-reorder --ignore=tests/e2e --cov=declctl"
             options += f" --cov-context=test --cov-config={FOLDER / 'coveragerc'} --cov-report= tests plugins"
             if _pytest(ROOT, *options.split(), report=made).wait() > 1:  # 1: a test failed
                 raise SystemExit("the run that maps the tests did not end by itself")
