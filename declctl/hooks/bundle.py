@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from declctl.hooks.parser import LARGE_BYTES, SECONDS, TooCostly, TooLate, scan, scan_apart
+from declctl.hooks.syntax import parsed
 from declctl.kit import files as reader
 from declctl.kit import yield_interpreter
 from declctl.kit.files import Lookups, PathKind
@@ -412,12 +413,9 @@ def _scan(source: bytes, *, seconds: float = SECONDS) -> _Scan:
 
 
 def _statements(source: bytes, seconds: float) -> _Scan:
-    try:
-        if len(source) > LARGE_BYTES:
-            imports, names, attributes = scan_apart(source, seconds=seconds)
-        else:
-            imports, names, attributes = scan(source)
-    except MemoryError:  # nested too deeply: its import reports this
-        return _Scan()
+    if len(source) > LARGE_BYTES:
+        imports, names, attributes = scan_apart(source, seconds=seconds)
+    else:
+        imports, names, attributes = scan(parsed(source))
     is_dynamic = not _DYNAMIC.isdisjoint([*names, *attributes])
     return _Scan(imports, is_dynamic, frozenset(attributes) if imports else frozenset())

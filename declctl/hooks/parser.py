@@ -14,8 +14,6 @@ import sys
 from types import CodeType
 from typing import Any, Final
 
-from declctl.hooks.syntax import parsed
-
 LARGE_BYTES: Final = 64 << 10
 """A source of at most this size is parsed in the calling process, which takes 60 MB at the most."""
 
@@ -68,12 +66,12 @@ class CompilationError(SyntaxError):
         return cls.because(_TOO_DEEP, display, _SPLIT)
 
 
-def scan(source: bytes) -> tuple[Imports, list[str], list[str]]:
-    """The imports, mentioned names and attributes of a source; nothing for an invalid one."""
+def scan(tree: ast.Module) -> tuple[Imports, list[str], list[str]]:
+    """The imports, mentioned names and attributes of a source."""
     imports: Imports = []
     names: set[str] = set()
     attributes: set[str] = set()
-    for node in ast.walk(parsed(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             imports.append(([alias.name for alias in node.names], None, None))
             names.update(alias.name.partition(".")[0] for alias in node.names)
@@ -104,7 +102,10 @@ def _imported_by(call: ast.Call) -> tuple[list[str], str | None, int | None] | N
 
 
 def scan_apart(source: bytes, *, seconds: float = SECONDS) -> tuple[Imports, list[str], list[str]]:
-    """`scan` in a child process. Blocks. Raises TooCostly, and OSError if no process can be started."""
+    """`scan` of a source in a child process; nothing for an invalid one. Blocks.
+
+    Raises TooCostly, and OSError if no process can be started.
+    """
     return json.loads(_run("scan", "", source, seconds))
 
 
@@ -141,6 +142,14 @@ def _run(what: str, display: str, source: bytes, seconds: float) -> bytes:
     return done.stdout
 
 
+def _scanned(source: bytes) -> bytes:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):  # its import reports the fault
+        tree = ast.Module([], [])
+    return json.dumps(scan(tree)).encode()
+
+
 def _compiled(source: bytes, display: str) -> bytes:
     try:
         code = compile(source.decode("utf-8", "surrogatepass"), display, "exec", dont_inherit=True)
@@ -171,12 +180,12 @@ def _main(what: str, display: str, most_bytes: str) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (most, hard))
     source = sys.stdin.buffer.read()
     try:
-        answer = json.dumps(scan(source)).encode() if what == "scan" else _compiled(source, display)
+        answer = _scanned(source) if what == "scan" else _compiled(source, display)
     except MemoryError:
         if _has_needed(most // 2):
             return _TOO_MUCH
         # The parser also raises it for deep nesting. For a search of imports, such a source has none.
-        answer = json.dumps(scan(b"")).encode() if what == "scan" else _NESTED
+        answer = _scanned(b"") if what == "scan" else _NESTED
     sys.stdout.buffer.write(answer)
     return 0
 

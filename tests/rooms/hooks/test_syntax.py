@@ -1,9 +1,20 @@
-"""Sources are parsed beside other threads."""
+"""Sources are parsed beside other threads, and large ones in a child process."""
 
 import ast
 import gc
+import json
+from pathlib import Path
 
+from declctl.hooks import parser
 from declctl.hooks.syntax import parsed
+
+
+def test_a_child_process_reads_a_source_as_this_one_does() -> None:
+    """It runs without declctl: its script imports the standard library only."""
+    source = Path(parser.__file__).read_text()
+    here = json.loads(json.dumps(parser.scan(parsed(source))))
+    assert parser.scan_apart(source.encode()) == here
+    assert parser.compile_apart(source, "f.py") == compile(source, "f.py", "exec", dont_inherit=True)
 
 
 def test_a_collection_in_the_middle_of_a_tree_lets_no_other_tree_be_built() -> None:

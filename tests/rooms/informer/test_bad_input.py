@@ -7,14 +7,7 @@ import pytest
 from declctl.decoding import Projection
 from declctl.errors import Expired, MalformedAnswer
 from declctl.objects import ObjectView
-from tests.rooms.informer.broken_input import (
-    BROKEN_LINES,
-    BROKEN_LISTS,
-    DEEP,
-    OTHER_KINDS,
-    deep_pod,
-    line,
-)
+from tests.rooms.informer.broken_input import BROKEN_LINES, BROKEN_LISTS, DEEP, OTHER_KINDS, deep_pod, line
 from tests.rooms.informer.reflecting import bench
 from tests.rooms.informer.shapes import informed, pod
 

@@ -9,12 +9,7 @@ import pytest
 
 from declctl.decoding import Projection
 from declctl.objects import ChangeReason, ChangeType, Notification, ObjectCodec
-from declctl.objects.expressions import (
-    EvaluationFailed,
-    Expression,
-    ExpressionError,
-    compile_expression,
-)
+from declctl.objects.expressions import EvaluationFailed, Expression, ExpressionError, compile_expression
 
 ADDED, MODIFIED, DELETED, RESYNC = ChangeType
 TIME = "timestamp('2026-01-01T00:00:00Z')"
@@ -234,8 +229,7 @@ def _validated(folder, handler, before=""):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("handler", "loaded"),
-    [("filter: {labelSelector: a=b}", False), ("filter: {expression: 'true'}", True)],
+    ("handler", "loaded"), [("filter: {labelSelector: a=b}", False), ("filter: {expression: 'true'}", True)]
 )
 def test_the_library_is_loaded_with_the_first_expression(tmp_path, handler, loaded):
     """Manifests without an expression start as fast, and need as little memory, as before."""
