@@ -33,6 +33,9 @@ LIST_BYTES = 256 * 1024 * 1024
 ERROR_BYTES = 1024 * 1024
 """The body of an answer that is no success; the rest is dropped."""
 
+HEAD_BYTES = 32 * 1024
+"""The first line and the headers of an answer, and the trailer of its chunks; servers write one or two KB."""
+
 CHUNK_HEADER_BYTES = 4096
 """The size and the extensions of one chunk (RFC 9112, 7.1); servers write ten bytes."""
 

@@ -1,208 +1,608 @@
-"""The connections to one server: a pool, and the bodies of answers, read in large parts.
+"""The connections to one server: a pool of HTTP/1.1 connections, each with one request at a time.
 
-The pool is the official client's. No redirect is followed, no `.netrc` is read, no cookie is kept, and a
-server that sends something while no request waits loses its connection.
+asyncio connects, and does TLS; requests and answers are bytes of this module. No redirect is followed, no
+`.netrc` is read, no cookie is kept, and a server that sends something while no request waits loses its
+connection.
 
-aiohttp makes the connection, writes the request and reads the head of the answer. A body in chunks, as API
-servers send it, is then read here: the protocol of the transport is replaced by one that reads TLS straight
-into a buffer (asyncio's BufferedProtocol). After the last chunk aiohttp's protocol is back, and the
-connection returns to the pool.
+A request is given to the socket in the call that makes its last check (`before_send`): nothing that blocks
+the loop comes between the two. A write without an answer is never repeated here, as the server may have done
+it. A read is, if its connection came from the pool: the server may have closed it meanwhile.
 
-For an event of 4.8 KB, TLS alone costs 7 µs of CPU. From there to its line, aiohttp's reader costs 9 µs more,
-because it calls five Python functions for each chunk; this module costs 3 µs. An API server writes each event
-of a WATCH as one chunk, and `ChunkDecoder` takes as many of them as one read of the socket has brought.
+An API server writes each event of a WATCH as one chunk, and `ChunkDecoder` takes as many of them as one read
+of the socket has brought. TLS is read straight into a buffer (asyncio's BufferedProtocol).
 """
 
 import asyncio
+import base64
 import re
 import select
 import socket
-from collections.abc import Mapping, Sequence
+import ssl
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from enum import Enum, auto
-from typing import Any
+from functools import partial
+from typing import cast
+from urllib.parse import urlsplit
 
-import aiohttp
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import Connection
-from kubernetes.aio.client.rest import RESTClientObject
-from multidict import CIMultiDictProxy
+from multidict import CIMultiDict
 
 from declctl.errors import ApiError
+from declctl.kit.hosts import ServerUrl
 from declctl.objects import answers
 from declctl.transport.credentials import OfficialConfiguration, choose_proxy
-from declctl.transport.first_byte import FirstByteCheck, first_byte_middleware
 from declctl.transport.messages import BrokenBody, Sink
-from declctl.transport.official import WriteGuard, refuse_redirect
 
+CONNECT_SECONDS = 10  # for the name, the socket, the proxy and TLS
+_IDLE_SECONDS = 15.0  # that a connection waits in the pool; servers and load balancers wait longer
 _SMALLEST = 16 * 1024  # one TLS record
 LARGEST = 272 * 1024  # asyncio's TLS reads 256 KB at a time
 _SMALL_READS = 8  # in a row, after which a large buffer is replaced by a small one
 _SIZE = rb"([0-9A-Fa-f]{1,15})[ \t]{0,9}(?:;[^\r\n]{0,%d})?\r\n" % answers.CHUNK_HEADER_BYTES
 _FIRST_HEADER = re.compile(_SIZE)
 _HEADER = re.compile(rb"\r\n" + _SIZE)  # with the end of the chunk before it
+_LAST_CHUNK = re.compile(_SIZE + rb"(?:[^\r\n]{1,%d}\r\n)*\r\n" % answers.CHUNK_HEADER_BYTES)
 _CRLF = b"\r\n"
-_END_OF_HEAD = b"\r\n\r\n"
-_FINAL = re.compile(rb"HTTP/1\.1 [2-5]")  # what announces another answer (1xx) is aiohttp's
+_END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
+_HEAD = re.compile(
+    rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([^\r\n\0]*))?\r?\n"
+    rb"((?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*\r?\n)*)\r?\n"
+)
+_LENGTH = re.compile(r"[0-9]{1,15}")
+_BODILESS = (204, 304)
+_SWITCHING = 101
+_HTTP = b"HTTP/1."
+_READS = ("GET", "HEAD", "OPTIONS")  # that a server may get twice
 _MOST_HELD = 256 * 1024  # bytes since the last `read`, after which the transport is paused
-_READABLE = ("", "identity", "gzip")
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
-class ConnectionPool(RESTClientObject):
+class NoConnection(OSError):
+    """A host was not reached. `__cause__` is the reason."""
+
+    def __init__(self, host: str, port: int, *, is_proxy: bool) -> None:
+        super().__init__(f"no connection to {host}:{port}")
+        self.host, self.port, self.is_proxy = host, port, is_proxy
+
+
+class ProxyRefused(OSError):
+    """A proxy has made no tunnel. The text is its status and its reason."""
+
+
+class Disconnected(OSError):
+    """The server has closed the connection before it has answered."""
+
+
+class CutOff(OSError):
+    """The connection has ended before the body did."""
+
+
+class InvalidAddress(ValueError):
+    """The configuration's address of a server or of a proxy is none."""
+
+
+class Address:
+    """The address of a server or a proxy: `url` is its http or https URL. Raises InvalidAddress."""
+
+    def __init__(self, url: str) -> None:
+        split = ServerUrl.of(url)
+        try:
+            parts = urlsplit(split.url)
+            self.host = parts.hostname or ""
+            self.port = parts.port or (443 if parts.scheme == "https" else 80)
+            name = self.host if self.host.isascii() else self.host.encode("idna").decode()
+        except ValueError as fault:
+            raise InvalidAddress(str(fault)) from fault
+        if parts.scheme not in ("http", "https") or not self.host:
+            raise InvalidAddress("it is no http or https URL with a host")
+        self.encrypted = parts.scheme == "https"
+        name = f"[{name}]" if ":" in name else name
+        self.authority = f"{name}:{self.port}"
+        self.host_header = name if parts.port in (None, 443 if self.encrypted else 80) else self.authority
+        self.prefix = parts.path.rstrip("/")  # of all paths
+        user = split.userinfo
+        self.basic = None if user is None else f"Basic {base64.b64encode(user.encode()).decode()}"
+
+
+class ConnectionPool:
     """A pool without a limit, because each watch holds a connection for as long as it runs. Used on one loop.
 
-    Answers are `ChunkedResponse`s, unless the configuration asks for another class.
+    Raises OSError if the certificates of `configuration` can't be loaded, and InvalidAddress.
     """
 
     def __init__(self, configuration: OfficialConfiguration) -> None:
-        configured = copy(configuration)
-        choose_proxy(configured)  # for a caller's configuration, whose proxy was not set before
-        options = configured.client_session_kwargs or {}
-        configured.client_session_kwargs = {
-            "response_class": ChunkedResponse,
-            **options,
-            "auto_decompress": False,  # the wire unpacks gzip
-            # A redirect is a normal answer here, which the wire converts to an error.
-            # The guard is for handlers: the machinery's own writes, such as those of a Lease, pass it by.
-            "middlewares": [
-                each
-                for each in options.get("middlewares", ())
-                if each is not refuse_redirect and not isinstance(each, WriteGuard)
-            ],
-        }
-        super().__init__(configured)
-        self._middlewares = tuple(configured.client_session_kwargs["middlewares"])
-        self.maxsize = 0  # no limit, for `_create_connector`
+        configuration = copy(configuration)
+        choose_proxy(configuration)  # for a caller's configuration, whose proxy was not set before
+        self._server = Address(configuration.host)
+        proxy = (configuration.client_session_kwargs or {}).get("proxy") or configuration.proxy
+        self._proxy = Address(str(proxy)) if proxy else None
+        self._proxy_fields = [
+            (str(name), str(value)) for name, value in (configuration.proxy_headers or {}).items()
+        ]
+        if self._proxy is not None and self._proxy.basic:
+            self._proxy_fields.append(("Proxy-Authorization", self._proxy.basic))
+        self._tls = _tls_context(configuration) if self._server.encrypted else None
+        self._server_name = configuration.tls_server_name or self._server.host
+        self._all: set[HttpConnection] = set()
+        self._idle: list[HttpConnection] = []  # the one that was used last is the last
+        self._sweeping: asyncio.TimerHandle | None = None  # while connections are idle
+        self._closed = False
+        is_forwarded = self._proxy is not None and self._tls is None
+        self.target = (f"http://{self._server.host_header}" if is_forwarded else "") + self._server.prefix
+        """What comes before the path of a request in its first line."""
+        self.fields = [("Host", self._server.host_header), *(self._proxy_fields if is_forwarded else ())]
+        """The header fields that each request needs."""
+        self.basic = self._server.basic
+        """The `Authorization` of the URL of the server, if it has one."""
 
     async def send(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        body: bytes | None,
-        timeout: aiohttp.ClientTimeout,
-        before_send: FirstByteCheck | None = None,
-    ) -> aiohttp.ClientResponse:
-        """Send a request with a body, or without one if it is None.
+        self, request: bytes, *, method: str, seconds: float, before_send: Callable[[], object] | None = None
+    ) -> "HttpConnection":
+        """Send a request; returns its connection when the head of the answer has come.
 
-        `before_send` is called right before the first byte; it may raise.
-
-        Returns the answer when its head has come. It is the official `request` for the requests of the
-        machinery, which have no forms and are repeated by their callers. It takes less CPU.
+        `request` is the head and the body. `before_send` is called right before the first byte; it may raise.
+        Raises OSError, TimeoutError after `seconds`, and BrokenBody for a head that is no HTTP.
         """
-        session = self.pool_manager
-        if session is None:
-            session = self.pool_manager = self._create_pool_manager()
-        options: dict[str, Any] = {}
-        if self.configuration.tls_server_name:
-            options["server_hostname"] = self.configuration.tls_server_name
-        if self.proxy:
-            options["proxy"] = self.proxy
-        if self.proxy_headers:
-            options["proxy_headers"] = self.proxy_headers
-        if before_send is not None:
-            options["middlewares"] = (*self._middlewares, first_byte_middleware(before_send))
-        return await session.request(method, url, headers=headers, data=body, timeout=timeout, **options)
+        while True:
+            used = self._take()
+            connection = used or await self._connect()
+            try:
+                answered = connection.start(request, seconds, before_send)
+            except BaseException:
+                connection.close()  # nothing was sent
+                raise
+            try:
+                await answered
+            except Disconnected:
+                if used is None or method not in _READS:
+                    raise
+            except BaseException:
+                connection.abort()
+                raise
+            else:
+                return connection
 
-    def _create_connector(self) -> aiohttp.TCPConnector:
-        per_host = getattr(self.configuration, "tcp_connector_limit_per_host", None) or 0
-        return _Connector(limit=self.maxsize, limit_per_host=per_host, ssl=self.ssl_context)
+    def keep(self, connection: "HttpConnection") -> None:
+        """Put a connection into the pool."""
+        if self._closed:
+            connection.abort()
+            return
+        self._idle.append(connection)
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._sweep)
 
-    def _create_pool_manager(self) -> Any:
-        kwargs = self.configuration.client_session_kwargs
-        kwargs.setdefault("cookie_jar", aiohttp.DummyCookieJar())  # as client-go: it has none
-        return _Session(super()._create_pool_manager())
-
-
-def keep_alive(response: aiohttp.ClientResponse) -> None:
-    """Let the kernel detect within a minute that the peer is gone without having closed its connection."""
-    transport = response.connection.transport if response.connection is not None else None
-    sock = transport.get_extra_info("socket") if transport is not None else None
-    if sock is None:
-        return
-    with suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, seconds in _KEEPALIVE:
-            option = getattr(socket, name, None)  # not every system has all of them
-            if option is not None:
-                sock.setsockopt(socket.IPPROTO_TCP, option, seconds)
-
-
-class _Session:
-    """An aiohttp session that follows no redirect. The official client has no option for that."""
-
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
-
-    async def request(self, method: str, url: str, **options: Any) -> aiohttp.ClientResponse:
-        options["allow_redirects"] = False
-        return await self._session.request(method, url, **options)
+    def forget(self, connection: "HttpConnection") -> None:
+        """Forget a connection that has ended."""
+        self._all.discard(connection)
+        with suppress(ValueError):
+            self._idle.remove(connection)
 
     async def close(self) -> None:
-        await self._session.close()
+        """End all connections, also those that are used."""
+        self._closed = True
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        connections = tuple(self._all)
+        for connection in connections:
+            connection.abort()
+        await asyncio.gather(*(connection.ended for connection in connections))
+
+    def _take(self) -> "HttpConnection | None":
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_quiet():
+                return connection
+            connection.abort()
+        return None
+
+    def _sweep(self) -> None:
+        """End the connections that have waited for long."""
+        loop = asyncio.get_running_loop()
+        oldest = loop.time() - _IDLE_SECONDS
+        old = [each for each in self._idle if each.heard <= oldest]
+        self._idle = [each for each in self._idle if each.heard > oldest]
+        for connection in old:
+            connection.abort()
+        first = self._idle[0].heard - oldest if self._idle else 0.0
+        self._sweeping = loop.call_later(first, self._sweep) if self._idle else None
+
+    async def _connect(self) -> "HttpConnection":
+        first = self._proxy or self._server
+        loop, tls = asyncio.get_running_loop(), None
+        if first is self._server:
+            tls, name = self._tls, self._server_name
+        else:
+            tls, name = (ssl.create_default_context() if first.encrypted else None), first.host
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                _, connection = await loop.create_connection(
+                    partial(HttpConnection, self),
+                    first.host,
+                    first.port,
+                    ssl=tls,
+                    server_hostname=name if tls else None,
+                    happy_eyeballs_delay=0.25,
+                )
+        except ssl.SSLError:
+            raise
+        except OSError as fault:
+            raise NoConnection(first.host, first.port, is_proxy=first is not self._server) from fault
+        self._all.add(connection)
+        if first is not self._server and self._tls is not None:
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await self._tunnel(connection, self._tls)
+            except BaseException:
+                connection.abort()
+                raise
+        return connection
+
+    async def _tunnel(self, connection: "HttpConnection", tls: ssl.SSLContext) -> None:
+        server = self._server.authority
+        fields = head_of([("Host", server), *self._proxy_fields])
+        await connection.start(b"CONNECT %b HTTP/1.1\r\n%b\r\n" % (server.encode(), fields), CONNECT_SECONDS)
+        if not 200 <= connection.status < 300:
+            raise ProxyRefused(f"{connection.status} {connection.reason}")
+        transport = await asyncio.get_running_loop().start_tls(
+            connection.tunnel(), connection, tls, server_hostname=self._server_name
+        )
+        assert transport is not None
+        connection.connection_made(transport)
 
 
-class _Connector(aiohttp.TCPConnector):
-    """Returns no connection on which the server has sent bytes without a request.
+def _tls_context(configuration: OfficialConfiguration) -> ssl.SSLContext:
+    """The TLS context of a configuration, as the official client makes it."""
+    context = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
+    if configuration.cert_file:
+        context.load_cert_chain(configuration.cert_file, keyfile=configuration.key_file)
+    if not configuration.verify_ssl:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if configuration.disable_strict_ssl_verification:
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
-    aiohttp would read these bytes as the answer to the next request.
+
+def head_of(fields: Sequence[tuple[str, str]]) -> bytes:
+    """Header fields as bytes. Raises ValueError for text that would end a line."""
+    for name, value in fields:
+        if any(character in name or character in value for character in "\r\n\0"):
+            raise ValueError(f"the header {name[:40]!r} has a line break or a NUL")
+    return "".join(f"{name}: {value}\r\n" for name, value in fields).encode()
+
+
+class _Stage(Enum):
+    """The stage of a connection. A request moves it down this list, and back to IDLE."""
+
+    IDLE = auto()  # no request waits
+    HEAD = auto()  # a request was sent, and the head of its answer has not come
+    HELD = auto()  # the head has come; the body waits for `take`
+    TAKEN = auto()  # the body goes to its sink
+    ENDED = auto()  # the body has come to its end
+    CLOSED = auto()  # further bytes are dropped
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """One connection, on which one request after the other is answered. Used on one loop.
+
+    After `start`: wait for the head, `take` the body, `read` to its end, `close`.
     """
 
-    async def connect(self, req: Any, traces: Sequence[Any], timeout: aiohttp.ClientTimeout) -> Connection:
-        """A new connection, or a pooled one without unread bytes."""
-        while True:
-            connection = await super().connect(req, list(traces), timeout)
-            transport, protocol = connection.transport, connection.protocol
-            idle = transport.get_protocol() if transport is not None else None
-            if transport is None or protocol is None or not isinstance(idle, _Idle):
-                return connection
-            transport.set_protocol(protocol)
-            # The socket may have bytes that the loop has not read yet.
-            if not protocol.should_close and not _readable(transport):
-                return connection
-            connection.close()
+    def __init__(self, pool: ConnectionPool) -> None:
+        self.status = 0  # of the answer
+        self.reason = ""
+        self.headers: CIMultiDict[str] = CIMultiDict()
+        self.heard = 0.0  # when the last byte came, by the loop's clock
+        self.ended: asyncio.Future[None] = (
+            asyncio.get_running_loop().create_future()
+        )  # the connection is gone
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._transport = cast("asyncio.Transport", None)  # asyncio sets it before it returns the protocol
+        self._poll: select.poll | None = None  # of the socket
+        self._stage = _Stage.IDLE
+        self._buffer = ReadBuffer()
+        self._searched = 0  # bytes of the buffer that have no end of a head
+        self._answered: asyncio.Future[None] | None = None  # of the head
+        self._body: ChunkDecoder | PlainDecoder | None = None  # once it is taken
+        self._length: int | None = None  # of the body; None if it is not known
+        self._chunked = False
+        self._ends_with_connection = False  # the body
+        self._lost_by: Exception | None = None  # once the connection has `ended`
+        self._lasts = False  # whether a further request may follow the answer
+        self._seen = 0  # `count` at the last `read`
+        self._held = 0  # bytes that have come since the last `read`
+        self._paused = False  # whether the transport reads nothing, so that the server has to wait
+        self._fault: Exception | None = None  # how the answer has ended early
+        self._reader: asyncio.Future[None] | None = None  # of the `read` that waits
+        self._silence = 0.0  # seconds without a byte after which the body fails
+        self._until = 0.0  # when the answer fails, by the loop's clock
+        self._alarm: asyncio.TimerHandle | None = (
+            None  # which looks at `_until`; also left from earlier requests
+        )
 
-    def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
-        super()._release(key, protocol, should_close=should_close)
-        transport = protocol.transport
-        if transport is not None and not transport.is_closing():
-            transport.set_protocol(_Idle(transport, protocol))
+    @property
+    def count(self) -> int:
+        """Bytes of the body that have come."""
+        return self._body.count if self._body is not None else 0
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the whole body has come."""
+        return self._stage is _Stage.ENDED
 
-class _Idle(asyncio.Protocol):
-    """The protocol of a connection that waits in the pool: any byte of the server ends the connection."""
+    def is_quiet(self) -> bool:
+        """Whether a request can be sent: nothing has come, also nothing that the loop has not read yet."""
+        if self._stage is not _Stage.IDLE or self._transport.is_closing():
+            return False
+        return self._poll is None or not self._poll.poll(0)
 
-    def __init__(self, transport: asyncio.Transport, aiohttp_protocol: ResponseHandler) -> None:
-        self._transport = transport
-        self._aiohttp_protocol = aiohttp_protocol
+    def start(
+        self, request: bytes, seconds: float, before_send: Callable[[], object] | None = None
+    ) -> asyncio.Future[None]:
+        """Send a request; the future ends when the head of its answer has come.
 
-    def data_received(self, data: bytes) -> None:  # noqa: ARG002 - any byte is one too many
-        self._transport.abort()
+        `before_send` is called right before the first byte. What it raises is raised here, and then nothing
+        was sent. The future fails after `seconds`.
+        """
+        if before_send is not None:
+            before_send()
+        self._stage, self._searched = _Stage.HEAD, 0
+        self._body, self._fault = None, None
+        self._answered = answered = self._loop.create_future()
+        self._expect(seconds)
+        self._transport.write(request)
+        return answered
 
-    def eof_received(self) -> bool | None:
-        return self._aiohttp_protocol.eof_received()
+    def take(self, sink: Sink, *, silence: float) -> None:
+        """Read the body into `sink`; it fails after `silence` seconds without a byte."""
+        if self._stage is not _Stage.HELD:
+            return  # it has failed, which `read` tells
+        self._body = ChunkDecoder(sink) if self._chunked else PlainDecoder(sink, self._length)
+        self._stage, self._seen, self._held = _Stage.TAKEN, 0, 0
+        self._take_in(self._body)
+        if self._stage is _Stage.TAKEN:
+            self._silence = silence
+            self._expect(silence)
+            if self.ended.done():
+                self._end_answer()
+
+    async def read(self) -> bool:
+        """Wait until the sink was given something; False at the end of the body.
+
+        Raises the fault that ended the body early: TimeoutError, CutOff, BrokenBody, or the exception of the
+        sink.
+        """
+        while self.count == self._seen:
+            if self._fault is not None:
+                raise self._fault
+            if self._stage is not _Stage.TAKEN:
+                return False
+            self._reader = self._loop.create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        self._seen, self._held = self.count, 0
+        self._resume()
+        return True
+
+    def close(self) -> None:
+        """Give the connection to the pool, if the whole answer has come; otherwise end it.
+
+        It is called once for each request: afterwards, the connection may have another one.
+        """
+        if self._stage is _Stage.ENDED and self._lasts:
+            self._stage, self._body = _Stage.IDLE, None
+        if self._stage is _Stage.IDLE and not self._transport.is_closing():
+            self._pool.keep(self)
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        self._fail(CutOff("the connection was closed"))
+
+    def tunnel(self) -> asyncio.Transport:
+        """The transport, after a proxy has answered: what follows is not HTTP with the proxy."""
+        if self._buffer.filled:
+            raise BrokenBody("the proxy has sent something behind its answer")
+        self._stage = _Stage.IDLE
+        return self._transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport, which is another one when TLS begins in a tunnel."""
+        self._transport = cast("asyncio.Transport", transport)
+        sock = transport.get_extra_info("socket")
+        if sock is None:
+            return
+        if hasattr(select, "poll"):
+            self._poll = select.poll()
+            self._poll.register(sock.fileno(), select.POLLIN)
+        # The kernel finds within a minute that the peer is gone without having closed its connection.
+        with suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, seconds in _KEEPALIVE:
+                option = getattr(socket, name, None)  # not every system has all of them
+                if option is not None:
+                    sock.setsockopt(socket.IPPROTO_TCP, option, seconds)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """The memory for the next read of asyncio."""
+        return self._buffer.space(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take bytes that asyncio has read from the socket, or out of TLS."""
+        self._buffer.add(nbytes)
+        if self._stage is _Stage.HEAD:
+            self._read_head()
+        elif self._body is not None and self._stage is _Stage.TAKEN:
+            self._held += nbytes
+            self._expect(self._silence)
+            self._take_in(self._body)
+        elif self._stage is _Stage.CLOSED:
+            self._buffer.drop(self._buffer.filled)
+        elif self._stage is _Stage.HELD:
+            if self._buffer.filled >= LARGEST:
+                self._pause()  # until `take`
+        else:
+            self._buffer.drop(self._buffer.filled)
+            self._lasts = False
+            self.abort()  # no request has asked for these bytes
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._aiohttp_protocol.connection_lost(exc)
+        """The connection has ended; in the middle of an answer, too early."""
+        self._lost_by = exc
+        if not self.ended.done():
+            self.ended.set_result(None)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self._pool.forget(self)
+        self._end_answer()
 
-    def pause_writing(self) -> None:
-        self._aiohttp_protocol.pause_writing()
+    def _end_answer(self) -> None:
+        """End the answer with its connection, unless its body waits for `take`."""
+        cause = self._lost_by
+        if self._stage is _Stage.HEAD:
+            self._fail(Disconnected("the connection ended"), cause)
+        elif self._stage is _Stage.TAKEN:
+            if self._ends_with_connection and cause is None:
+                self._stage = _Stage.ENDED
+                self._wake()
+            else:
+                how = f": {cause}" if cause else ""
+                self._fail(CutOff(f"the connection ended before the body did{how}"), cause)
 
-    def resume_writing(self) -> None:
-        self._aiohttp_protocol.resume_writing()
+    def _read_head(self) -> None:
+        buffer = self._buffer
+        while True:
+            found = _END_OF_HEAD.search(buffer.data, max(0, self._searched - 3), buffer.filled)
+            if found is None:
+                self._searched = buffer.filled
+                begin = bytes(buffer.data[: min(buffer.filled, 40)])
+                if buffer.filled > answers.HEAD_BYTES or not begin.startswith(_HTTP[: len(begin)]):
+                    self._fail(BrokenBody(f"it begins with {begin!r}, and has no head"))
+                return
+            head = bytes(buffer.data[: found.end()])
+            buffer.drop(found.end())
+            self._searched = 0
+            try:
+                self._parse(head)
+            except BrokenBody as fault:
+                self._fail(fault)
+                return
+            if self.status >= 200 or self.status == _SWITCHING:
+                break  # any other 1xx announces the answer
+        self._stage = _Stage.HELD
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result(None)
+        if buffer.filled >= LARGEST:
+            self._pause()
 
+    def _parse(self, head: bytes) -> None:
+        """Read a head. Raises BrokenBody for one that is no HTTP/1, and for one that gives the body two ends.
 
-def _readable(transport: asyncio.Transport) -> bool:
-    """Whether the socket has bytes, or an end, that the loop has not read yet."""
-    sock = transport.get_extra_info("socket")
-    if sock is None or sock.fileno() < 0 or not hasattr(select, "poll"):
-        return False
-    poll = select.poll()
-    poll.register(sock.fileno(), select.POLLIN)
-    return bool(poll.poll(0))
+        A proxy and this client must see the end of the body at the same place. Otherwise one of them takes
+        the rest of this body for the next answer (RFC 9112, 6.3).
+        """
+        found = _HEAD.fullmatch(head)
+        if found is None or len(head) > answers.HEAD_BYTES:
+            raise BrokenBody(f"its head begins with {head[:40]!r}")
+        self.status = status = int(found[2])
+        self.reason = (found[3] or b"").decode("utf-8", "replace")
+        lines = (line.partition(":") for line in found[4].decode("utf-8", "replace").split("\n"))
+        self.headers = headers = CIMultiDict((name, value.strip()) for name, colon, value in lines if colon)
+        encodings, lengths = headers.getall("Transfer-Encoding", ()), headers.getall("Content-Length", ())
+        if len(lengths) > 1 or (encodings and lengths):
+            raise BrokenBody("its head says in two ways where the body ends")
+        if encodings and [encoding.lower() for encoding in encodings] != ["chunked"]:
+            raise BrokenBody(f"its Transfer-Encoding is {', '.join(encodings)[:80]!r} and not chunked")
+        if lengths and not _LENGTH.fullmatch(lengths[0]):
+            raise BrokenBody(f"its Content-Length is {lengths[0][:80]!r}")
+        self._chunked = bool(encodings)
+        self._length = int(lengths[0]) if lengths else None
+        if status in _BODILESS:
+            self._chunked, self._length = False, 0
+        self._ends_with_connection = not self._chunked and self._length is None
+        connection = headers.get("Connection", "").lower()
+        lasts = "close" not in connection if found[1] == b"1" else "keep-alive" in connection
+        self._lasts = lasts and status != _SWITCHING and not self._ends_with_connection
+
+    def _take_in(self, body: "ChunkDecoder | PlainDecoder") -> None:
+        buffer = self._buffer
+        try:
+            buffer.drop(body.decode(buffer.data, buffer.filled))
+            if body.ended:
+                self._finish()
+        except (BrokenBody, ApiError) as fault:  # an ApiError is the sink's
+            self._fail(fault)
+            return
+        if self._held > _MOST_HELD and self._stage is _Stage.TAKEN:
+            self._pause()
+        self._wake()
+
+    def _finish(self) -> None:
+        """End the body, when its last chunk has come with its trailer."""
+        buffer = self._buffer
+        if self._chunked:
+            last = _LAST_CHUNK.match(buffer.data, 0, buffer.filled)
+            if last is None:
+                if buffer.filled > answers.HEAD_BYTES:
+                    raise BrokenBody("the trailer of its chunks has no end")
+                return
+            buffer.drop(last.end())
+        self._stage = _Stage.ENDED
+        # Bytes behind the body belong to no answer that was asked for. A request of which a part still has to
+        # be sent would be the begin of the next one.
+        if buffer.filled or self._transport.get_write_buffer_size():
+            self._lasts = False
+
+    def _fail(self, fault: Exception, cause: Exception | None = None) -> None:
+        """End the connection, and the answer that it has."""
+        if cause is not None:
+            fault.__cause__ = cause
+        if self._stage not in (_Stage.ENDED, _Stage.CLOSED):
+            self._stage, self._fault = _Stage.CLOSED, fault
+            if self._answered is not None and not self._answered.done():
+                self._answered.set_exception(fault)
+            self._wake()
+        self._transport.abort()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._expect(self._silence)  # the server could send nothing meanwhile
+            self._transport.resume_reading()
+
+    def _expect(self, seconds: float) -> None:
+        """Let the answer fail unless this is called again, or it ends, within so many seconds."""
+        self.heard = self._loop.time()
+        self._until = self.heard + seconds
+        # One timer for many requests and reads: when it rings, it looks at `_until`.
+        if self._alarm is None or self._alarm.when() > self._until:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm = self._loop.call_at(self._until, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        if self._stage not in (_Stage.HEAD, _Stage.TAKEN):
+            return
+        left = self._until - self._loop.time()
+        if left <= 0 and not self._paused:
+            self._fail(TimeoutError())
+        else:
+            self._alarm = self._loop.call_later(left if left > 0 else self._silence, self._ring)
 
 
 class ReadBuffer:
@@ -289,7 +689,7 @@ class ChunkDecoder:
                         break
                     self._left = left = int(header[1], 16)
                     if not left:
-                        # The last chunk: aiohttp reads it, and with it the trailer and the end of the answer.
+                        # The last chunk: the connection reads it, and with it the trailer.
                         self.ended, at = True, header.start(1)
                         break
                     self._header, at = _HEADER, header.end()
@@ -314,252 +714,26 @@ class ChunkDecoder:
             raise BrokenBody(f"a chunk begins with {begin.strip()[:40]!r}")
 
 
-class _Stage(Enum):
-    """The stage of reading an answer. It begins with HEAD and only moves down this list."""
+class PlainDecoder:
+    """Gives a sink a body without chunks, as far as it has come: of a `length`, or None for up to the end."""
 
-    HEAD = auto()  # no byte has come
-    HELD = auto()  # aiohttp has the head; the body waits for `take` or `leave`
-    TAKEN = auto()  # the body is read here
-    AIOHTTP = auto()  # aiohttp's protocol has replaced this one and reads the rest
-    CLOSED = auto()  # further bytes are dropped
-
-
-class BodyProtocol(asyncio.BufferedProtocol):
-    """The protocol of one connection from the head of one answer to its last chunk. Used on one loop.
-
-    An answer that is unusual in any way is left to aiohttp: `take` says whether the body is read here.
-    """
-
-    def __init__(self, transport: asyncio.Transport, aiohttp_protocol: ResponseHandler) -> None:
-        self._transport = transport
-        self._aiohttp_protocol = aiohttp_protocol  # aiohttp's protocol of the connection
-        self._loop = asyncio.get_running_loop()
-        self._stage = _Stage.HEAD
-        self._buffer = ReadBuffer()
-        self._chunks: ChunkDecoder | None = None  # once the body is taken
-        self._seen = 0  # `count` at the last `read`
-        self._held = 0  # bytes that have come since the last `read`
-        self._paused = False  # whether the transport reads nothing, so that the server has to wait
-        self._fault: Exception | None = None  # how the body has ended early
-        self._reader: asyncio.Future[None] | None = None  # of the `read` that waits
-        self._heard = 0.0  # when the last byte came, by the loop's clock
-        self._silence = 0.0  # seconds without a byte after which the body fails
-        self._alarm: asyncio.TimerHandle | None = None  # of the silence
+    def __init__(self, sink: Sink, length: int | None) -> None:
+        self.count = 0
+        self.left = length  # bytes that have not come yet
+        self._sink = sink
 
     @property
-    def count(self) -> int:
-        """Bytes of the body that have come."""
-        return self._chunks.count if self._chunks is not None else 0
+    def ended(self) -> bool:
+        """Whether the whole body has come; False without a length."""
+        return self.left == 0
 
-    def take(self, sink: Sink, *, silence: float) -> bool:
-        """Read the body here, into `sink`; it fails after `silence` seconds without a byte.
-
-        Returns False where aiohttp has the body already.
-        """
-        if self._stage is not _Stage.HELD:
-            return False
-        self._stage, self._chunks = _Stage.TAKEN, ChunkDecoder(sink)
-        self._silence, self._heard = silence, self._loop.time()
-        self._alarm = self._loop.call_later(silence, self._ring)
-        self._take_in(self._chunks)
-        return True
-
-    def leave(self, length: int | None = None) -> None:
-        """Leave the rest of the answer to aiohttp; `length` is that of the body, if it is known."""
-        if self._stage in (_Stage.HEAD, _Stage.HELD):
-            # Bytes behind the body would be taken for the next answer: the connection is not used again.
-            if length is not None and self._buffer.filled > length:
-                self._aiohttp_protocol.force_close()
-            self._return(0)
-
-    async def read(self) -> bool:
-        """Wait until the sink was given something; False at the end of the body.
-
-        Raises the fault that ended the body early: TimeoutError, aiohttp.ClientPayloadError, BrokenBody, or
-        the exception of the sink.
-        """
-        while self.count == self._seen:
-            if self._fault is not None:
-                raise self._fault
-            if self._stage is not _Stage.TAKEN:
-                return False
-            self._reader = self._loop.create_future()
-            try:
-                await self._reader
-            finally:
-                self._reader = None
-        self._seen, self._held = self.count, 0
-        self._resume()
-        return True
-
-    def close(self) -> None:
-        """Stop reading. The connection stays open; the answer closes it."""
-        if self._stage is _Stage.TAKEN:
-            self._stop(aiohttp.ClientPayloadError("the connection was closed"))
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """The memory for the next read of asyncio."""
-        return self._buffer.space(sizehint)
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Take bytes that asyncio has read from the socket, or out of TLS."""
-        self._buffer.add(nbytes)
-        if self._chunks is not None and self._stage is _Stage.TAKEN:
-            self._heard = self._loop.time()
-            self._held += nbytes
-            self._take_in(self._chunks)
-        elif self._stage is _Stage.HEAD:
-            self._pass_head()
-        elif self._stage is _Stage.CLOSED:
-            self._buffer.drop(self._buffer.filled)
-        elif self._buffer.filled >= LARGEST:
-            self._pause()  # until `take` or `leave`
-
-    def eof_received(self) -> bool | None:
-        """The server has closed its side; aiohttp decides what that means."""
-        return self._aiohttp_protocol.eof_received()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended; for a body that is read here, too early."""
-        self.leave()  # aiohttp has to see the bytes before it sees the end
-        if self._stage is _Stage.TAKEN:
-            how = f": {exc}" if exc else ""
-            fault = aiohttp.ClientPayloadError(f"the connection ended before the body did{how}")
-            fault.__cause__ = exc
-            self._stop(fault)
-        self._aiohttp_protocol.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        """As asyncio asks; requests are aiohttp's."""
-        self._aiohttp_protocol.pause_writing()
-
-    def resume_writing(self) -> None:
-        """As asyncio asks; requests are aiohttp's."""
-        self._aiohttp_protocol.resume_writing()
-
-    def _pass_head(self) -> None:
-        # Usually one read brings the whole head, and a little more. Any other answer is left to aiohttp.
-        buffer = self._buffer
-        end = buffer.data.find(_END_OF_HEAD, 0, buffer.filled) + len(_END_OF_HEAD)
-        if end < len(_END_OF_HEAD) or not _FINAL.match(buffer.data):
-            self._return(0)
-            return
-        head = bytes(buffer.data[:end])
-        buffer.drop(end)
-        self._stage = _Stage.HELD
-        self._aiohttp_protocol.data_received(head)
-
-    def _take_in(self, chunks: ChunkDecoder) -> None:
-        try:
-            used = chunks.decode(self._buffer.data, self._buffer.filled)
-        except (BrokenBody, ApiError) as fault:  # an ApiError is the sink's
-            self._stop(fault)
-            return
-        if chunks.ended:
-            self._return(used, ended=True)
-        else:
-            self._buffer.drop(used)
-            if self._held > _MOST_HELD:
-                self._pause()
-        self._wake()
-
-    def _return(self, used: int, *, ended: bool = False) -> None:
-        # The last chunk has come, or no body was taken: aiohttp reads the rest, as if it were the whole body.
-        self._stage = _Stage.AIOHTTP
-        self._quiet()
-        self._resume()
-        self._transport.set_protocol(self._aiohttp_protocol)
-        if rest := bytes(self._buffer.data[used : self._buffer.filled]):
-            # Bytes behind the last chunk and its trailer belong to no answer that was asked for.
-            if ended and rest.partition(_END_OF_HEAD)[2]:
-                self._aiohttp_protocol.force_close()
-            self._aiohttp_protocol.data_received(rest)
-
-    def _stop(self, fault: Exception) -> None:
-        self._stage = _Stage.CLOSED
-        self._fault = fault
-        self._quiet()
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
-
-    def _pause(self) -> None:
-        if not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
-
-    def _resume(self) -> None:
-        if self._paused:
-            self._paused = False
-            self._heard = self._loop.time()  # the server could send nothing meanwhile
-            self._transport.resume_reading()
-
-    def _ring(self) -> None:
-        # One timer for each silence, and not for each read: it looks when the last byte came.
-        left = self._heard + self._silence - self._loop.time()
-        if left <= 0 and not self._paused:
-            self._stop(TimeoutError())
-        else:
-            self._alarm = self._loop.call_later(left if left > 0 else self._silence, self._ring)
-
-    def _quiet(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-
-
-class ChunkedResponse(aiohttp.ClientResponse):
-    """aiohttp's answer. The body of a success that comes in chunks waits for a call of `chunks`."""
-
-    _body_protocol: BodyProtocol | None = None
-
-    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
-        """Read the head; the body waits. Raises BrokenBody for a head that gives the body two ends."""
-        # Another protocol than that of aiohttp is left in place.
-        transport, aiohttp_protocol = connection.transport, connection.protocol
-        if (
-            transport is not None
-            and aiohttp_protocol is not None
-            and transport.get_protocol() is aiohttp_protocol
-        ):
-            self._body_protocol = BodyProtocol(transport, aiohttp_protocol)
-            transport.set_protocol(self._body_protocol)
-        try:
-            await super().start(connection)
-            _check_framing(self.headers)
-        finally:
-            if self._body_protocol is not None and not self._comes_in_chunks():
-                length = (self.headers or {}).get("Content-Length", "")
-                is_number = length.isascii() and length.isdigit() and len(length) < 20
-                self._body_protocol.leave(int(length) if is_number else None)
-        return self
-
-    def chunks(self, sink: Sink, *, silence: float) -> BodyProtocol | None:
-        """Read the body into a sink; returns its protocol, None where aiohttp has to read the body."""
-        if self._body_protocol is not None and self._body_protocol.take(sink, silence=silence):
-            return self._body_protocol
-        return None
-
-    def arrived(self) -> bytes | None:
-        """The whole body, if aiohttp has received it to its end already; None otherwise."""
-        content = self.content
-        if content.exception() is not None or not content.is_eof():
-            return None
-        return content.read_nowait()
-
-    def _comes_in_chunks(self) -> bool:
-        headers = self.headers if self.status == 200 else {}
-        chunked = headers.get("Transfer-Encoding", "").lower() == "chunked"
-        return chunked and headers.get("Content-Encoding", "").lower() in _READABLE
-
-
-def _check_framing(headers: CIMultiDictProxy[str]) -> None:
-    # A proxy and this client must see the end of the body at the same place. Otherwise one of them takes the
-    # rest of this body for the next answer (RFC 9112, 6.3).
-    encodings, lengths = headers.getall("Transfer-Encoding", ()), headers.getall("Content-Length", ())
-    if len(lengths) > 1 or (encodings and lengths):
-        raise BrokenBody("its head says in two ways where the body ends")
-    if encodings and [encoding.strip().lower() for encoding in encodings] != ["chunked"]:
-        raise BrokenBody(f"its Transfer-Encoding is {', '.join(encodings)[:80]!r} and not chunked")
+    def decode(self, buffer: bytearray, end: int) -> int:
+        """Decode `buffer[:end]`; returns how many bytes were used. Passes exceptions of the sink."""
+        size = end if self.left is None else min(self.left, end)
+        if size:
+            self.count += size
+            if self.left is not None:
+                self.left -= size
+            with memoryview(buffer) as view:
+                self._sink.feed(view[:size])
+        return size

@@ -50,9 +50,11 @@ class OfficialConfiguration(Protocol):
     api_key: dict[str, str]
     api_key_prefix: dict[str, str]
     ssl_ca_cert: str | None
+    ca_cert_data: Any
     cert_file: str | None
     key_file: str | None
     verify_ssl: bool
+    disable_strict_ssl_verification: bool
     tls_server_name: str | None
     proxy: str | None
     proxy_headers: Any

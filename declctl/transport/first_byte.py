@@ -37,16 +37,6 @@ def check_first_byte(request: Any, check: FirstByteCheck) -> None:
     request.send, request.write_bytes = checked_send, checked_write
 
 
-def first_byte_middleware(check: FirstByteCheck) -> Any:
-    """A middleware of aiohttp: each attempt of a request makes a check right before its first byte."""
-
-    async def checked(request: Any, send: Any) -> Any:
-        check_first_byte(request, check)
-        return await send(request)
-
-    return checked
-
-
 def checking_connection(connection_class: Any, check: Callable[[str, str], object]) -> Any:
     """A class of urllib3's connections that calls `check(method, path)` right before a request's first byte.
 

@@ -148,7 +148,7 @@ def json_object(body: bytes, *, what: str) -> KubeObject:
 
     Raises MalformedAnswer for anything else. `what` is the request, for the message.
     """
-    if not body.strip():
+    if not body or body.isspace():
         return {}
     try:
         value: Any = decoded(body)

@@ -1,8 +1,7 @@
 """The wire: one HTTP request at a time, over the connections of `connections`.
 
 It sends credentials, counts requests, has timeouts, unpacks gzip, and converts each fault to an error of
-`declctl.errors`, so that no other module sees an exception of aiohttp. Importing aiohttp and the official
-client takes 0.5 s, so this module is imported only for a client of a cluster.
+`declctl.errors`.
 
 An API server compresses answers of more than 128 KB if the request allows it. For each MB of JSON, that takes
 6 ms of the server's CPU (Go, level 1). Decompression takes 2 ms of CPU here (zlib), and saves less than 1.2
@@ -11,14 +10,18 @@ ms for TLS. So gzip costs CPU on both sides. It saves time if the network is slo
 """
 
 import asyncio
+import re
+import socket
 import ssl
 import zlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from errno import ECONNREFUSED
+from functools import lru_cache
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
-import aiohttp
 import msgspec
 
 from declctl.errors import ApiError, InvalidWrite, MalformedAnswer, Unreachable, UsageError
@@ -27,10 +30,14 @@ from declctl.kit.hosts import ServerUrl
 from declctl.kit.text import exception_text, excerpt
 from declctl.objects import answers
 from declctl.transport.connections import (
-    BodyProtocol,
-    ChunkedResponse,
     ConnectionPool,
-    keep_alive,
+    CutOff,
+    Disconnected,
+    HttpConnection,
+    InvalidAddress,
+    NoConnection,
+    ProxyRefused,
+    head_of,
 )
 from declctl.transport.credentials import Credentials, Proof
 from declctl.transport.messages import (
@@ -43,24 +50,22 @@ from declctl.transport.messages import (
 )
 from declctl.transport.warnings import WarningHeaders
 
-CONNECT_SECONDS = 10
 SILENCE_SECONDS = 30  # without a byte, before and within an answer
 TOTAL_SECONDS = 60  # for the body of an answer that is not a LIST
 HEADERS_SECONDS = 60  # until the head of the answer to a LIST or a WATCH
 WATCH_SLACK_SECONDS = 30  # of silence after the timeoutSeconds of a watch
 
-# The exceptions of a request: of aiohttp, of sockets, of timeouts, and ValueError for an invalid request.
-CONNECTION_FAULTS = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
+# The exceptions of a request: of connections, of timeouts, and ValueError for an invalid request or answer.
+CONNECTION_FAULTS = (OSError, TimeoutError, ValueError)
 
-# aiohttp's only timeout; the others are in this module.
-_CONNECT_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
 _RETIRED_SECONDS = 900.0  # longer than a server lets a watch run
 _WARNING = "Warning"
 _PLAIN = "identity"
 _GZIP = "gzip"
 _WINDOW_BITS = 16 + zlib.MAX_WBITS  # with the header and the checksum of gzip
 _SLICE = 256 * 1024  # bytes that are unpacked together, although JSON may become a hundred times as large
-_MOST = 256 * 1024  # bytes that are read together from aiohttp's buffer
+_MOST_HEADS = 64  # beginnings of requests that are kept
+_NOT_IN_A_PATH = re.compile(r"[^!-~]|#")
 _SHOWN = 200  # characters of an error text in messages
 
 
@@ -91,6 +96,8 @@ class HttpWire:
         self._list_encoding = _GZIP if compresses else _PLAIN
         self._pool: ConnectionPool | None = None  # made by the first request
         self._files: object = None  # the state of the certificate files when the pool loaded them
+        # The header fields of requests, but for the length, by their authorization and their types.
+        self._fields: dict[tuple[str | None, str, str, str], bytes] = {}
         self._retiring: set[asyncio.Future[None]] = set()  # pools with other certificates, until their end
         self._closed = False
 
@@ -102,37 +109,37 @@ class HttpWire:
     async def fetch_with_headers(self, request: ApiRequest) -> tuple[Mapping[str, str], bytes]:
         """The headers and the body of a successful answer; raises the ApiError family."""
         body = _WholeBody(f"{request.method} {request.path}")
-        response = await self._send(request, SILENCE_SECONDS)
-        # A small answer has come as a whole with its head, and needs no time limits.
-        arrived = response.arrived() if isinstance(response, ChunkedResponse) else None
-        if arrived is not None and content_encoding(response.headers) != _GZIP:
-            self._counters.bytes_in += len(arrived)
-            return response.headers, arrived
-        stream = self._stream(request, response, body, SILENCE_SECONDS)
+        connection = await self._send(request, SILENCE_SECONDS)
+        headers = connection.headers
+        stream = self._stream(request, connection, body, SILENCE_SECONDS)
         try:
-            async with asyncio.timeout(TOTAL_SECONDS):
-                while await stream.read():
-                    pass
+            # A small answer has come as a whole with its head, and needs no time limit.
+            if connection.is_read:
+                stream.count()
+            else:
+                async with asyncio.timeout(TOTAL_SECONDS):
+                    while await stream.read():
+                        pass
         except TimeoutError as fault:
             raise self._failed(request, fault) from fault
         finally:
             stream.close()
-        return response.headers, bytes(body.data)
+        return headers, bytes(body.data)
 
     async def open(self, request: ApiRequest, sink: Sink) -> "BodyStream":
         """The body of a LIST or a WATCH, which goes into `sink` as it is read; raises the ApiError family."""
         if not request.watch_seconds:
-            response = await self._send(request, HEADERS_SECONDS, encoding=self._list_encoding)
-            return self._stream(request, response, sink, SILENCE_SECONDS)
-        response = await self._send(request, HEADERS_SECONDS)
-        keep_alive(response)
+            connection = await self._send(request, HEADERS_SECONDS, encoding=self._list_encoding)
+            return self._stream(request, connection, sink, SILENCE_SECONDS)
+        connection = await self._send(request, HEADERS_SECONDS)
         # A watch without changes may be silent as long as it runs.
-        return self._stream(request, response, sink, request.watch_seconds + WATCH_SLACK_SECONDS)
+        return self._stream(request, connection, sink, request.watch_seconds + WATCH_SLACK_SECONDS)
 
     async def prepare(self) -> None:
         """Make the TLS context; raises UsageError if certificates can't be loaded."""
         try:
-            await self._connections(await self._credentials.proof())
+            with suppress(InvalidAddress):  # each request will raise it
+                self._connections(await self._credentials.proof())
         except OSError as fault:
             raise UsageError(f"The certificates for {self._server} can't be loaded: {fault}") from fault
 
@@ -147,77 +154,98 @@ class HttpWire:
         await asyncio.gather(*self._retiring, return_exceptions=True)
 
     def _stream(
-        self, request: ApiRequest, response: aiohttp.ClientResponse, sink: Sink, silence: float
+        self, request: ApiRequest, connection: HttpConnection, sink: Sink, silence: float
     ) -> "BodyStream":
         return BodyStream(
-            response, sink, request, server=self._server, counters=self._counters, silence=silence
+            connection, sink, request, server=self._server, counters=self._counters, silence=silence
         )
 
     async def _send(
         self, request: ApiRequest, head_seconds: float, *, encoding: str = _PLAIN
-    ) -> aiohttp.ClientResponse:
-        """Send a request; returns the successful answer when its head has come, within `head_seconds`."""
+    ) -> HttpConnection:
+        """Send a request; returns the connection with a successful answer when its head has come.
+
+        That has to be within `head_seconds`. The caller closes the connection.
+        """
         proof = await self._credentials.proof()
-        response = await self._attempt(request, head_seconds, proof, encoding)
+        connection = await self._attempt(request, head_seconds, proof, encoding)
         # The token may have expired or been revoked: log in again, and repeat the request once.
-        if response.status == 401:
+        if connection.status == 401:
             try:
                 renewed = await self._credentials.renew(proof)
             except BaseException:
-                response.close()
+                connection.abort()
                 raise
             if renewed:
-                response.close()
-                response = await self._attempt(
-                    request, head_seconds, await self._credentials.proof(), encoding
-                )
-        if not 200 <= response.status < 300:
-            raise await self._refused(request, response)
-        packed = content_encoding(response.headers)
+                connection.abort()
+                proof = await self._credentials.proof()
+                connection = await self._attempt(request, head_seconds, proof, encoding)
+        if not 200 <= connection.status < 300:
+            raise await self._refused(request, connection)
+        packed = content_encoding(connection.headers)
         if packed and packed != encoding:
-            response.close()
+            connection.abort()
             raise MalformedAnswer(
                 f"{self._server} answers {request.method} {request.path} packed as {packed[:40]!r}, which "
                 "was not asked for. Is there a proxy that packs what passes?"
             )
-        return response
+        return connection
 
     async def _attempt(
         self, request: ApiRequest, head_seconds: float, proof: Proof, encoding: str
-    ) -> aiohttp.ClientResponse:
+    ) -> HttpConnection:
         if self._closed:
             raise Unreachable(f"The client of {self._server} is closed.")
         body = _encoded(request)
-        query = f"?{urlencode(request.params)}" if request.params else ""
-        headers = {
-            **self._headers,
-            "Accept": request.accept,
-            "Accept-Encoding": encoding,
-            "Content-Type": request.content_type,
-        }
-        if proof.authorization:
-            headers["Authorization"] = proof.authorization
         try:
-            pool = await self._connections(proof)
-            async with asyncio.timeout(head_seconds):
-                response = await pool.send(
-                    request.method,
-                    f"{self._base}{request.path}{query}",
-                    headers=headers,
-                    body=body,
-                    timeout=_CONNECT_TIMEOUT,
-                    before_send=request.before_send,
-                )
+            pool = self._connections(proof)
+            fields = self._fields_of(request, proof, encoding, pool)
+            path = request.path
+            if _NOT_IN_A_PATH.search(path):
+                path = _NOT_IN_A_PATH.sub(lambda found: quote(found[0]), path)
+            if request.params:
+                path += _query(tuple(request.params.items()))
+            line = f"{request.method} {pool.target}{path} HTTP/1.1\r\n".encode()
+            sent = (
+                b"%b%b\r\n" % (line, fields)
+                if body is None
+                else b"%b%bContent-Length: %d\r\n\r\n%b" % (line, fields, len(body), body)
+            )
+            connection = await pool.send(
+                sent, method=request.method, seconds=head_seconds, before_send=request.before_send
+            )
         except CONNECTION_FAULTS as fault:
             self._counters.sent(request.method, 0)
             raise self._failed(request, fault) from fault
-        self._counters.sent(request.method, response.status)
-        self._counters.answered(request.verb, response.status)
-        if _WARNING in response.headers:
-            self._warnings.read(request.method, request.path, response.headers.getall(_WARNING))
-        return response
+        self._counters.sent(request.method, connection.status)
+        self._counters.answered(request.verb, connection.status)
+        if _WARNING in connection.headers:
+            self._warnings.read(request.method, request.path, connection.headers.getall(_WARNING))
+        return connection
 
-    async def _connections(self, proof: Proof) -> ConnectionPool:
+    def _fields_of(self, request: ApiRequest, proof: Proof, encoding: str, pool: ConnectionPool) -> bytes:
+        """The header fields of a request, but for its length. Raises ValueError for text that is none."""
+        authorization = proof.authorization or pool.basic
+        key = authorization, request.accept, encoding, request.content_type
+        fields = self._fields.get(key)
+        if fields is None:
+            if len(self._fields) >= _MOST_HEADS:
+                self._fields.clear()
+            of_request = {
+                **self._headers,
+                "Accept": request.accept,
+                "Accept-Encoding": encoding,
+                "Content-Type": request.content_type,
+                **({"Authorization": authorization} if authorization else {}),
+            }
+            # Impersonation may have one field for each group.
+            given = (self._credentials.configuration.client_session_kwargs or {}).get("headers") or {}
+            taken = {name.lower() for name in of_request}
+            others = [(name, value) for name, value in given.items() if name.lower() not in taken]
+            fields = self._fields[key] = head_of([*pool.fields, *others, *of_request.items()])
+        return fields
+
+    def _connections(self, proof: Proof) -> ConnectionPool:
         if self._pool is None:
             self._pool = ConnectionPool(self._credentials.configuration)
             self._files = proof.files
@@ -225,6 +253,7 @@ class HttpWire:
             # Other certificates count for new connections. Nobody is cut off: a watch on an old connection
             # goes on until the server ends it, after some minutes.
             old, self._pool = self._pool, ConnectionPool(self._credentials.configuration)
+            self._fields.clear()
             self._files = proof.files
             retiring = asyncio.ensure_future(self._retire(old))
             self._retiring.add(retiring)
@@ -238,26 +267,29 @@ class HttpWire:
         finally:
             await pool.close()
 
-    async def _refused(self, request: ApiRequest, response: aiohttp.ClientResponse) -> ApiError:
+    async def _refused(self, request: ApiRequest, connection: HttpConnection) -> ApiError:
         """The error of an unsuccessful answer, whose body is read up to ERROR_BYTES."""
-        error: ApiError | None = redirect_error(response.status, response.headers, server=self._server)
+        status, headers = connection.status, connection.headers
+        error: ApiError | None = redirect_error(status, headers, server=self._server)
         if error is not None:
-            response.close()
+            connection.abort()
         else:
-            body = bytearray()
+            body = _Beginning()
             try:
-                async with response, asyncio.timeout(SILENCE_SECONDS):
-                    while len(body) < answers.ERROR_BYTES and (part := await response.content.readany()):
-                        body += part
+                connection.take(body, silence=SILENCE_SECONDS)
+                async with asyncio.timeout(SILENCE_SECONDS):
+                    while len(body.data) < answers.ERROR_BYTES and await connection.read():
+                        pass
             except CONNECTION_FAULTS as fault:
                 return self._failed(request, fault)
-            if packed := content_encoding(response.headers):
-                body = bytearray(f"its text is packed as {packed[:40]!r}, which was not asked for".encode())
+            finally:
+                connection.close()
+            if packed := content_encoding(headers):
+                body.data = bytearray(
+                    f"its text is packed as {packed[:40]!r}, which was not asked for".encode()
+                )
             error = answer_error(
-                response.status,
-                response.headers,
-                bytes(body[: answers.ERROR_BYTES]),
-                now=self._clock.now(),
+                status, headers, bytes(body.data[: answers.ERROR_BYTES]), now=self._clock.now()
             )
         self._counters.last_error = f"{request.verb} {request.path}: {error}"
         return error
@@ -266,6 +298,12 @@ class HttpWire:
         error = unreachable(fault, server=self._server)
         self._counters.failed(request.verb, str(error))
         return error
+
+
+@lru_cache(maxsize=256)
+def _query(params: Sequence[tuple[str, str]]) -> str:
+    """The query of a URL."""
+    return f"?{urlencode(params)}"
 
 
 def _encoded(request: ApiRequest) -> bytes | None:
@@ -289,7 +327,7 @@ class BodyStream:
 
     def __init__(
         self,
-        response: aiohttp.ClientResponse,
+        connection: HttpConnection,
         sink: Sink,
         request: ApiRequest,
         *,
@@ -297,17 +335,15 @@ class BodyStream:
         counters: TransportCounters,
         silence: float,
     ) -> None:
-        self.response = response
+        self._connection = connection
         self._request = request
         self._server = server
         self._counters = counters
         self._open = True
         self._counted = 0  # bytes of the body that `counters` has
         # The wire refuses encodings that were not requested, so a body is either gzip or plain.
-        self._unpacker = Unpacker(sink) if content_encoding(response.headers) == _GZIP else None
-        into = self._unpacker or sink
-        taken = response.chunks(into, silence=silence) if isinstance(response, ChunkedResponse) else None
-        self._body: BodyProtocol | _AiohttpBody = taken or _AiohttpBody(response, into, silence=silence)
+        self._unpacker = Unpacker(sink) if content_encoding(connection.headers) == _GZIP else None
+        connection.take(self._unpacker or sink, silence=silence)
         if request.watch_seconds:
             counters.open_watches += 1
 
@@ -331,14 +367,17 @@ class BodyStream:
         self._open = False
         if self._request.watch_seconds:
             self._counters.open_watches -= 1
-        self._body.close()
-        self.response.close()
+        self._connection.close()
 
-    async def _more(self) -> bool:
-        more = await self._body.read()
-        count = self._body.count
+    def count(self) -> None:
+        """Count the bytes that have come."""
+        count = self._connection.count
         self._counters.bytes_in += count - self._counted
         self._counted = count
+
+    async def _more(self) -> bool:
+        more = await self._connection.read()
+        self.count()
         return more
 
     async def _unpacked(self, unpacker: "Unpacker") -> bool:
@@ -350,30 +389,6 @@ class BodyStream:
                 return True
         unpacker.close()
         return False
-
-
-class _AiohttpBody:
-    """A body that aiohttp reads: with a length, or up to the end of the connection."""
-
-    def __init__(self, response: aiohttp.ClientResponse, sink: Sink, *, silence: float) -> None:
-        self._content = response.content
-        self._sink = sink
-        self._silence = silence
-        self.count = 0  # bytes that have come
-
-    async def read(self) -> bool:
-        async with asyncio.timeout(self._silence):
-            part = await self._content.read(_MOST)
-        if not part:
-            return False
-        if len(part) == _MOST:
-            await asyncio.sleep(0)  # the next part may be there already, so other tasks run here
-        self.count += len(part)
-        self._sink.feed(memoryview(part))
-        return True
-
-    def close(self) -> None:
-        """No effect: the answer closes its connection."""
 
 
 class _WholeBody:
@@ -390,6 +405,16 @@ class _WholeBody:
                 f"the answer to {self._what} is longer than {answers.in_mebibytes(answers.BODY_BYTES)}. Ask "
                 "for less: with `limit` and `continue`, one namespace, or a selector"
             )
+
+
+class _Beginning:
+    """A sink that keeps what comes until its reader has enough."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def feed(self, part: memoryview) -> None:
+        self.data += part
 
 
 def content_encoding(headers: Mapping[str, str]) -> str:
@@ -449,47 +474,35 @@ def unreachable(fault: BaseException, *, server: str) -> Unreachable:
     return Unreachable(_sentence(fault, server))
 
 
-def _sentence(fault: Any, server: str) -> str:  # noqa: C901, PLR0911, PLR0912 - a case for each kind of fault
+def _sentence(fault: Any, server: str) -> str:  # noqa: PLR0911 - a case for each kind of fault
     # Subclasses come first: most of these are an OSError, and some are a subclass of another one.
     match fault:
-        case aiohttp.ClientConnectorCertificateError() | ssl.SSLCertVerificationError():
-            # aiohttp wraps the error of the TLS library.
-            cause: Any = getattr(fault, "certificate_error", fault)
-            why = getattr(cause, "verify_message", "") or _text(cause)
+        case ssl.SSLCertVerificationError():
+            why = fault.verify_message or _text(fault)
             return (
                 f"The certificate of {server} is not accepted: {why}. Check certificate-authority(-data), "
                 "tls-server-name and the server's address in the kubeconfig."
             )
-        case aiohttp.ClientConnectorSSLError() | ssl.SSLError():
-            reason = getattr(fault, "reason", None) or getattr(
-                getattr(fault, "os_error", None), "reason", None
-            )
-            why = str(reason).replace("_", " ").lower() if reason else _text(fault)
+        case ssl.SSLError():
+            why = str(fault.reason).replace("_", " ").lower() if fault.reason else _text(fault)
             return (
                 f"TLS with {server} failed: {why}. Does it speak https, and does it accept the client "
                 "certificate?"
             )
-        case aiohttp.ClientProxyConnectionError():
-            proxy = f"{fault.host}:{fault.port}"
-            return f"The proxy on the way to {server}, {proxy}, can't be reached: {_cause(fault.os_error)}."
-        case aiohttp.ClientHttpProxyError():
-            return f"The proxy on the way to {server} refused: {fault.status} {_part(fault.message)}."
-        case aiohttp.ClientConnectorDNSError():
-            return f"The name {fault.host!r} of {server} can't be resolved: {_cause(fault.os_error)}."
-        case aiohttp.ClientConnectorError():
-            return f"{server} can't be reached: {_cause(fault.os_error)}."
-        case aiohttp.ConnectionTimeoutError():
-            return f"{server} can't be reached: no connection in time."
+        case NoConnection():
+            return _not_connected(fault, server)
+        case ProxyRefused():
+            return f"The proxy on the way to {server} refused: {_text(fault)}."
         case TimeoutError():
             return f"{server} did not answer in time."
-        case aiohttp.ServerDisconnectedError():
+        case Disconnected() if fault.__cause__ is None:
             return f"{server} closed the connection without an answer."
-        case aiohttp.ClientPayloadError():
+        case Disconnected():
+            return _sentence(fault.__cause__, server)
+        case CutOff():
             return f"The answer of {server} was cut off: {_text(fault)}."
-        case aiohttp.InvalidURL():
+        case InvalidAddress():
             return f"{server} is no address of an API server: {_text(fault)}."
-        case aiohttp.ClientResponseError():
-            return f"The answer of {server} is no HTTP: {_part(fault.message)}."
         case BrokenBody():
             return f"The answer of {server} is no HTTP: {_text(fault)}."
         case OSError():
@@ -498,8 +511,19 @@ def _sentence(fault: Any, server: str) -> str:  # noqa: C901, PLR0911, PLR0912 -
             return f"The request to {server} failed: {type(fault).__name__}: {_text(fault)}."
 
 
-def _cause(fault: OSError) -> str:
-    if isinstance(fault, ConnectionRefusedError):
+def _not_connected(fault: NoConnection, server: str) -> str:
+    cause = fault.__cause__
+    if isinstance(cause, socket.gaierror):
+        return f"The name {fault.host!r} of {server} can't be resolved: {_cause(cause)}."
+    why = "no connection in time" if isinstance(cause, TimeoutError) else _cause(cause)
+    if fault.is_proxy:
+        return f"The proxy on the way to {server}, {fault.host}:{fault.port}, can't be reached: {why}."
+    return f"{server} can't be reached: {why}."
+
+
+def _cause(fault: Any) -> str:
+    # asyncio joins the errors of several addresses of one host as text.
+    if isinstance(fault, ConnectionRefusedError) or f"[Errno {ECONNREFUSED}]" in str(fault):
         return "connection refused"
     if isinstance(fault, ConnectionResetError):
         return "connection reset"

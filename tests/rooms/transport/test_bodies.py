@@ -1,18 +1,17 @@
-"""Bodies as they come off a real socket: what is read here, what aiohttp reads, and how each ends."""
+"""Bodies as they come off a real socket, and how each ends."""
 
 import asyncio
 import contextlib
 import gzip
+import socket
 import ssl
-from types import SimpleNamespace
 
 import pytest
-from aiohttp import ClientResponse
 
 from declctl.errors import MalformedAnswer, Unreachable
 from declctl.transport import Client
 from declctl.transport import wire as wires
-from declctl.transport.connections import BodyProtocol
+from declctl.transport.connections import LARGEST, ConnectionPool, HttpConnection
 from declctl.transport.credentials import new_configuration
 from declctl.transport.messages import ApiRequest
 from tests.raw_server import CHUNKED, RawServer, chunk, writing
@@ -74,25 +73,25 @@ async def opened(client, request=WATCH, parts=None):
 
 
 async def whole(client, request=LIST):
-    """The body of an answer, and whether it was read here."""
+    """The body of an answer."""
     async with opened(client, request) as (channel, parts):
         await to_end(channel)
-    return parts.body, isinstance(channel._body, BodyProtocol)
+    return parts.body
 
 
 async def twice(client):
-    return [(await whole(client))[0] for _ in range(2)]
+    return [await whole(client) for _ in range(2)]
 
 
-def test_lists_in_chunks_are_read_here_and_their_connection_is_used_again(kubeconfig, tls):
-    """Two hundred pages are one connection, and none of them goes through aiohttp's reader."""
+def test_a_connection_is_used_again(kubeconfig, tls):
+    """Two hundred pages are one connection."""
 
     async def use(client):
         return [await whole(client) for _ in range(3)], client.statistics()
 
     script = writing(CHUNKED + chunk(b"abc"), chunk(b"d" * 100_000), b"0\r\n\r\n")
     server, (bodies, figures) = talk(script, use, kubeconfig, certificates=tls)
-    assert bodies == [(b"abc" + b"d" * 100_000, True)] * 3
+    assert bodies == [b"abc" + b"d" * 100_000] * 3
     assert server.connections == 1
     assert (figures.bytes_in, figures.requests) == (300_009, {("LIST", 200): 3})
 
@@ -106,7 +105,7 @@ def test_a_long_body_comes_unchanged(kubeconfig, tls):
         at, size = at + size, size * 3 % 300_007 + 1
 
     pieces.append(b"0\r\n\r\n")
-    assert talk(writing(b"".join(pieces)), whole, kubeconfig, certificates=tls)[1] == (content, True)
+    assert talk(writing(b"".join(pieces)), whole, kubeconfig, certificates=tls)[1] == content
 
 
 @pytest.mark.parametrize(
@@ -154,7 +153,7 @@ def test_a_long_body_with_a_length_comes_in_parts_too(kubeconfig):
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content)
     _, (body, longest) = talk(writing(head + content), use, kubeconfig)
     assert body == content
-    assert longest <= 256 * 1024
+    assert longest <= LARGEST
 
 
 @pytest.mark.parametrize(
@@ -168,8 +167,8 @@ def test_a_long_body_with_a_length_comes_in_parts_too(kubeconfig):
     ids=["no length", "chunked", "gzip with a length", "gzip without"],
 )
 def test_an_answer_of_a_server_that_closes_at_once_is_read(kubeconfig, answer):
-    """It may be here before anybody asks for it; aiohttp unpacks gzip, and it is not unpacked again."""
-    assert talk(writing(answer, close=True), whole, kubeconfig, **GZIP)[1][0] == b"abc"
+    """It may be here before anybody asks for it."""
+    assert talk(writing(answer, close=True), whole, kubeconfig, **GZIP)[1] == b"abc"
 
 
 @pytest.mark.parametrize("begun", [b"", b"9\r\ntw"])
@@ -244,13 +243,15 @@ def test_a_server_that_falls_silent_is_given_up(kubeconfig, monkeypatch, ask, wr
 class Transport(asyncio.Transport):
     """A transport that reads nothing."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, sock):
+        super().__init__({"socket": sock})
         self.reading = True
-        self.protocol = None
 
-    def set_protocol(self, protocol):
-        self.protocol = protocol
+    def write(self, data):
+        pass
+
+    def abort(self):
+        pass
 
     def pause_reading(self):
         self.reading = False
@@ -276,29 +277,41 @@ class TimedLoop(asyncio.SelectorEventLoop):
 def taken(use):
     """Do `use(loop, transport, feed, intake)` with a body that falls silent after 30 seconds."""
 
-    async def go():
-        loop, transport = asyncio.get_running_loop(), Transport()
-        intake = BodyProtocol(transport, asyncio.Protocol())
+    async def go(sock):
+        loop, transport = asyncio.get_running_loop(), Transport(sock)
+        configuration = new_configuration()
+        configuration.host = "http://127.0.0.1"
+        intake = HttpConnection(ConnectionPool(configuration))
+        intake.connection_made(transport)
+        head = intake.start(b"GET / HTTP/1.1", 30)
 
         def feed(content):
             intake.get_buffer(len(content))[: len(content)] = content
             intake.buffer_updated(len(content))
 
         feed(CHUNKED)
-        assert intake.take(Parts(), silence=30)
+        await head
+        intake.take(Parts(), silence=30)
         try:
             await use(loop, transport, feed, intake)
         finally:
             intake.close()
 
-    with asyncio.Runner(loop_factory=TimedLoop) as runner:
-        runner.run(go())
+    with socket.socket() as sock, asyncio.Runner(loop_factory=TimedLoop) as runner:
+        runner.run(go(sock))
 
 
 def test_a_server_that_is_only_slow_is_not_given_up():
-    """The time that counts is since the last byte, and not since the first."""
+    """The time that counts is since the last byte, and not since the first.
 
-    async def use(loop, _, feed, intake):
+    A peer that vanished without a word is noticed by the kernel, not by a user days later.
+    """
+
+    async def use(loop, transport, feed, intake):
+        option = transport.get_extra_info("socket").getsockopt
+        assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            assert option(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
         for _ in range(5):
             await loop.wait(29)
             feed(chunk(b"x"))
@@ -421,7 +434,7 @@ def test_gzip_is_read_as_if_it_were_not_there(kubeconfig):
         return [await whole(client) for _ in range(2)], client.statistics()
 
     server, (bodies, figures) = talk(writing(head, *pieces, b"0\r\n\r\n"), use, kubeconfig, **GZIP)
-    assert bodies == [(plain, True)] * 2
+    assert bodies == [plain] * 2
     assert figures.bytes_in == 2 * len(packed)
     assert server.connections == 1
 
@@ -488,26 +501,6 @@ def test_a_cluster_behind_a_proxy_is_read_as_any_other(kubeconfig, certificates)
 
     script = writing(CHUNKED + chunk(b"abc"), chunk(b"d" * 100_000), b"0\r\n\r\n")
     server, bodies = talk(script, use, kubeconfig, certificates=certificates, tunnel=tunnel)
-    assert bodies == [(b"abc" + b"d" * 100_000, True)] * 2
+    assert bodies == [b"abc" + b"d" * 100_000] * 2
     assert server.connections == 1
     assert [line.split()[0] for line in asked] == [b"CONNECT"]
-
-
-def test_a_session_of_ones_own_is_respected(kubeconfig):
-    """Who gives the official client another class of answers gets them, and lists work all the same."""
-
-    class Mine(ClientResponse):
-        pass
-
-    async def use(client):
-        configuration = new_configuration()
-        configuration.host = client.identity.server
-        configuration.client_session_kwargs = {"response_class": Mine}
-        given = Client.from_api_client(SimpleNamespace(configuration=configuration, default_headers={}))
-        async with opened(given, LIST) as (channel, parts):
-            assert isinstance(channel.response, Mine)
-            await to_end(channel)
-        await given.close()
-        return parts.body
-
-    assert talk(writing(CHUNKED + chunk(b"abc") + b"0\r\n\r\n"), use, kubeconfig)[1] == b"abc"

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import gc
-import socket
 import ssl
 import warnings
 
@@ -100,10 +99,7 @@ async def test_an_overloaded_server_says_when_to_come_back(connected):
 
 
 async def test_a_hundred_and_more_watches_run_at_once(connected):
-    """A manifest with many resources is not stalled by the official pool of a hundred connections.
-
-    A peer that vanished without a word is noticed by the kernel, not by a user days later.
-    """
+    """A manifest with many resources is not stalled by the official pool of a hundred connections."""
     done = asyncio.Event()
 
     async def answer(request):
@@ -118,10 +114,6 @@ async def test_a_hundred_and_more_watches_run_at_once(connected):
                 await client.wire.open(ApiRequest("WATCH", "/", watch_seconds=9), Parts()) for _ in range(101)
             ]
         assert client.statistics().open_watches == 101
-        sock = channels[0].response.connection.transport.get_extra_info("socket")
-        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        if hasattr(socket, "TCP_KEEPIDLE"):
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
         done.set()
         for channel in channels:
             channel.close()
