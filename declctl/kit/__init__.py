@@ -3,6 +3,7 @@
 from declctl.kit.clock import AdvancingClock, Clock, ManualClock, Standstill, SystemClock, set_within
 from declctl.kit.loops import (
     Latch,
+    LoopCalls,
     LoopThread,
     all_open,
     call_on,
@@ -15,6 +16,7 @@ __all__ = [
     "AdvancingClock",
     "Clock",
     "Latch",
+    "LoopCalls",
     "LoopThread",
     "ManualClock",
     "Standstill",

@@ -12,8 +12,8 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
-from typing import Any
+from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
+from typing import Any, NamedTuple
 
 from declctl.kit.garbage import without_collections
 
@@ -110,6 +110,24 @@ def user_code_place(thread: int | None) -> str:
     if called is None:
         return ""
     return f"{called.f_code.co_filename}:{called.f_lineno} in {called.f_code.co_name}"
+
+
+class CodeLine(NamedTuple):
+    """A line of a function; its text is `file:line in name`."""
+
+    code: CodeType
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.code.co_filename}:{self.line} in {self.code.co_name}"
+
+
+def caller() -> CodeLine | None:
+    """The line of user code that has called declctl in this thread; None if there is none."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_HOST):
+        frame = frame.f_back
+    return None if frame is None else CodeLine(frame.f_code, frame.f_lineno)
 
 
 def _is_user_code(file: str) -> bool:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from declctl.kit.callbacks import must_propagate, plain
 from declctl.kit.clock import Clock
@@ -79,6 +80,49 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     if cancelled is not None and (task.cancelled() or task.exception() is None):
         raise cancelled
     return task.result()
+
+
+class LoopCalls:
+    """Calls functions on a loop, from any thread, in their order.
+
+    All calls that come before the loop turns share one wake-up, which costs a system call in both threads.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = ref(loop)
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._woken = False  # `_make` is going to be called; set by any thread, cleared by the loop
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> "LoopCalls":
+        """The calls of a loop, which all its users share."""
+        found = _calls_of.get(loop)
+        return _calls_of.setdefault(loop, cls(loop)) if found is None else found
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function on the loop. Raises RuntimeError if the loop is closed, and drops the call."""
+        self._waiting.append(function)
+        # If it is set, the loop has not begun: it is cleared before the calls are counted.
+        if self._woken:
+            return
+        self._woken = True
+        loop = self._loop()
+        try:
+            if loop is None:
+                raise RuntimeError("the event loop is gone")
+            loop.call_soon_threadsafe(self._make)
+        except RuntimeError:
+            self._waiting.clear()
+            self._woken = False
+            raise
+
+    def _make(self) -> None:
+        self._woken = False
+        for _ in range(len(self._waiting)):
+            self._waiting.popleft()()
+
+
+_calls_of: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopCalls] = WeakKeyDictionary()
 
 
 class LoopThread:

@@ -6,7 +6,6 @@ connections are. The arguments are checked and copied in the thread of the hook.
 
 import asyncio
 import json
-import threading
 from collections.abc import (
     Awaitable,
     Callable,
@@ -19,15 +18,17 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from contextvars import copy_context
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from declctl.errors import WriteError
 from declctl.informer.stores.lister import CacheSnapshot, Lister, snapshots_of
-from declctl.kit import Clock, running_loop
-from declctl.kit.callbacks import user_code_place
+from declctl.kit import Clock, LoopCalls, running_loop
+from declctl.kit.callbacks import CodeLine, caller
 from declctl.kit.text import exception_text
 from declctl.objects import GroupVersionKind
 from declctl.runtime.tracing import tracing
@@ -296,7 +297,7 @@ class HandlerContext:
     @property
     def sync(self) -> "SyncWrites":
         """`apply`, `apply_set` and `patch_status` for `def` hooks: they block until the server answers."""
-        return SyncWrites(self._submitted())
+        return SyncWrites(self._prepared())
 
     def record_event(
         self,
@@ -316,40 +317,78 @@ class HandlerContext:
         text = event_text(reason, message, type, action)
         self._environment.cluster.record_event(obj, text, WriteOrigin(self.handler, self.generation))
 
-    def _awaited(self, name: str, start: Callable[["HandlerWrites"], Future[T]]) -> Awaitable[T]:
+    def _awaited(self, name: str, work: Callable[["HandlerWrites"], "WriteWork[T]"]) -> Awaitable[T]:
         if running_loop() is None:
             raise RuntimeError(
                 f"ctx.{name} has to be awaited, so it is for `async def` hooks; a `def` hook has "
                 f"ctx.sync.{name}"
             )
-        place = user_code_place(threading.get_ident())
-        environment = self._environment
-        return PendingWrite(start(self._submitted()), f"ctx.{name}", place, self.log, environment.not_awaited)
+        writes = self._prepared()
+        return PendingWrite(work(writes), writes.calls, self._not_awaited, caller())
 
-    def _submitted(self) -> "HandlerWrites":
+    def _not_awaited(self, verb: str, line: CodeLine | None, error: BaseException | None) -> None:
+        """Log a write that a hook has forgotten, once for each line."""
+        call = f"ctx.{verb} ({line})" if line is not None else f"ctx.{verb}"
+        told = self._environment.not_awaited
+        if call in told:
+            return
+        told.add(call)
+        text = "" if error is None else exception_text(error) or type(error).__name__
+        failed = f", and it has failed: {text}" if text else ""
+        self.log.warning(
+            f"{call} was not awaited, so the call of the handler did not wait for it{failed}. "
+            "Await it; further times are not logged"
+        )
+
+    def _prepared(self) -> "HandlerWrites":
         if self._writes is None:
             self._writes = self._environment.cluster.writes(self._environment, self._scope)
         return self._writes
 
 
-class PendingWrite(asyncio.Future[Any]):
-    """The future of a write. One that a hook forgets is logged with its line: its call has not waited for it.
+class WriteWork(msgspec.Struct, Generic[T], frozen=True):
+    """A write that was checked, and is sent by its coroutine on the machinery loop."""
 
-    Made on the loop of the hook. A cancellation cancels the request on the machinery loop.
+    verb: str
+    coroutine: Coroutine[Any, Any, T]
+
+
+class PendingWrite(asyncio.Future[Any]):
+    """The future of a write. One that a hook forgets is told to `forgotten`: its call has not waited for it.
+
+    Made on the loop of the hook. A cancellation cancels the request on the machinery loop, which makes
+    `calls`. `line` is that of the hook. Raises WriteError if the machinery has ended.
     """
 
-    def __init__(self, sent: Future[Any], what: str, place: str, log: Any, told: set[str]) -> None:
+    def __init__(
+        self,
+        work: WriteWork[Any],
+        calls: LoopCalls,
+        forgotten: Callable[[str, CodeLine | None, BaseException | None], None],
+        line: CodeLine | None,
+    ) -> None:
         super().__init__()
-        self._call = f"{what} ({place})" if place else what
-        self._warnings = log
-        self._told = told  # the lines that were logged
+        self._work = work
+        self._machinery = calls
+        self._hook = LoopCalls.of(self.get_loop())
+        self._forgotten = forgotten
+        self._line = line
         self._used = False  # a hook has awaited it, or has asked for its result
-        self._request = asyncio.wrap_future(sent)
-        self._request.add_done_callback(self._answered)
+        self._task: asyncio.Task[Any] | None = None  # on the machinery loop
+        # The task has the context of the hook, and with it its span.
+        self._context = copy_context()
+        try:
+            calls.call(self._start)
+        except RuntimeError as error:  # the loop is closed
+            self._used = True
+            work.coroutine.close()
+            raise WriteError(_NOT_SENT) from error
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Cancel the request, too."""
-        self._request.cancel()
+        if not self.done():
+            with suppress(RuntimeError):  # the machinery has ended, and the request with it
+                self._machinery.call(self._cancel_task)
         return super().cancel(msg)
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -370,73 +409,97 @@ class PendingWrite(asyncio.Future[Any]):
     def __del__(self) -> None:
         if self._used or self.cancelled() or not self.done():
             return
-        error = super().exception()
-        if self._call in self._told:
-            return
-        self._told.add(self._call)
-        text = "" if error is None else exception_text(error) or type(error).__name__
-        failed = f", and it has failed: {text}" if text else ""
-        self._warnings.warning(
-            f"{self._call} was not awaited, so the call of the handler did not wait for it{failed}. "
-            "Await it; further times are not logged"
-        )
+        self._forgotten(self._work.verb, self._line, super().exception())
 
-    def _answered(self, request: asyncio.Future[Any]) -> None:
-        if self.done():  # cancelled
-            if not request.cancelled():
-                request.exception()  # nobody asks for it any more
-        elif request.cancelled():
+    def _start(self) -> None:
+        """Begin the task. On the machinery loop, as the two methods below."""
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._work.coroutine, context=self._context)
+        self._task.add_done_callback(self._ended)
+
+    def _cancel_task(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            task.exception()  # it is told on the loop of the hook, if that still runs
+        with suppress(RuntimeError):
+            self._hook.call(self._answered)
+
+    def _answered(self) -> None:
+        """Take the result of the task. On the loop of the hook."""
+        task = self._task
+        if self.done() or task is None:
+            return  # cancelled
+        if task.cancelled():
             super().cancel()
-        elif (error := request.exception()) is not None:
+        elif (error := task.exception()) is not None:
             self.set_exception(error)
         else:
-            self.set_result(request.result())
+            self.set_result(task.result())
+
+
+_NOT_SENT = "the write was not sent: the process ends"
 
 
 class HandlerWrites:
-    """The writes of one call. Arguments are checked here, in any thread; requests run on `loop`."""
+    """The writes of one call. Arguments are checked here, in any thread; requests run on `loop`.
 
-    def __init__(self, writer: HandlerWriter, scope: CallScope, loop: asyncio.AbstractEventLoop) -> None:
+    `calls` are those of the loop.
+    """
+
+    def __init__(
+        self, writer: HandlerWriter, scope: CallScope, loop: asyncio.AbstractEventLoop, calls: LoopCalls
+    ) -> None:
+        self.calls = calls
         self._writer = writer
         self._scope = scope
         self._loop = loop
 
-    def apply(self, obj: object, *, force: bool | None = None) -> Future[Written]:
+    def apply(self, obj: object, *, force: bool | None = None) -> WriteWork[Written]:
         """See `HandlerContext.apply`."""
-        return self._submit("apply", self._writer.apply(document_of(obj), self._scope, force=force))
+        return self._work("apply", self._writer.apply(document_of(obj), self._scope, force=force))
 
-    def apply_set(self, objects: Iterable[object]) -> Future[AppliedSet]:
+    def apply_set(self, objects: Iterable[object]) -> WriteWork[AppliedSet]:
         """See `HandlerContext.apply_set`."""
         parent = object_of(self._scope, "apply_set")
-        return self._submit("apply_set", self._writer.apply_set(parent, documents_of(objects), self._scope))
+        return self._work("apply_set", self._writer.apply_set(parent, documents_of(objects), self._scope))
 
     def patch_status(
         self, conditions: Iterable[Mapping[str, Any]], fields: Mapping[str, Any]
-    ) -> Future[Written]:
+    ) -> WriteWork[Written]:
         """See `HandlerContext.patch_status`."""
         change = status_change(self._scope, conditions, fields)
-        return self._submit("patch_status", self._writer.patch_status(change, self._scope))
+        return self._work("patch_status", self._writer.patch_status(change, self._scope))
 
     def change_finalizer(
         self, kind: GroupVersionKind, finalizer: str, *, adds: bool, reads_first: bool
     ) -> Future[Written | None]:
         """Add the finalizer of the handler to the object of the call, or remove it."""
-        return self._submit(
-            "change_finalizer",
-            self._writer.change_finalizer(kind, finalizer, self._scope, adds=adds, reads_first=reads_first),
+        return self.submit(
+            self._work(
+                "change_finalizer",
+                self._writer.change_finalizer(
+                    kind, finalizer, self._scope, adds=adds, reads_first=reads_first
+                ),
+            )
         )
 
-    def _submit(self, verb: str, work: Coroutine[Any, Any, T]) -> Future[T]:
-        traces, sent = tracing(), work
+    def submit(self, work: WriteWork[T]) -> Future[T]:
+        """Send a write; the future is for another thread. Raises WriteError if the loop is closed."""
+        try:
+            return asyncio.run_coroutine_threadsafe(work.coroutine, self._loop)
+        except RuntimeError as error:
+            work.coroutine.close()
+            raise WriteError(_NOT_SENT) from error
+
+    def _work(self, verb: str, work: Coroutine[Any, Any, T]) -> WriteWork[T]:
+        traces = tracing()
         if traces is not None:
             # The task has the context of this thread or task, and with it the span of the hook.
-            sent = traces.write(verb, work, {"declctl.event.id": self._scope.event_id})
-        try:
-            return asyncio.run_coroutine_threadsafe(sent, self._loop)
-        except RuntimeError as error:  # the loop is closed
-            sent.close()
-            work.close()
-            raise WriteError("the write was not sent: the process ends") from error
+            work = traces.write(verb, work, {"declctl.event.id": self._scope.event_id})
+        return WriteWork(verb, work)
 
 
 class SyncWrites:
@@ -447,26 +510,25 @@ class SyncWrites:
 
     def apply(self, obj: Mapping[str, Any], *, force: bool | None = None) -> Written:
         """See `HandlerContext.apply`."""
-        return _waited("apply", lambda: self._writes.apply(obj, force=force))
+        return self._waited("apply", lambda writes: writes.apply(obj, force=force))
 
     def apply_set(self, objects: Iterable[Mapping[str, Any]]) -> AppliedSet:
         """See `HandlerContext.apply_set`."""
-        return _waited("apply_set", lambda: self._writes.apply_set(objects))
+        return self._waited("apply_set", lambda writes: writes.apply_set(objects))
 
     def patch_status(self, conditions: Iterable[Mapping[str, Any]] = (), **fields: Any) -> Written:
         """See `HandlerContext.patch_status`."""
-        return _waited("patch_status", lambda: self._writes.patch_status(conditions, fields))
+        return self._waited("patch_status", lambda writes: writes.patch_status(conditions, fields))
 
-
-def _waited(name: str, start: Callable[[], Future[T]]) -> T:
-    if running_loop() is not None:
-        raise RuntimeError(
-            f"ctx.sync.{name} would block the loop of all `async def` hooks: write `await ctx.{name}(…)`"
-        )
-    try:
-        return start().result()
-    except CancelledError:
-        raise WriteError("the write was cancelled, because the process ends") from None
+    def _waited(self, name: str, work: Callable[[HandlerWrites], WriteWork[T]]) -> T:
+        if running_loop() is not None:
+            raise RuntimeError(
+                f"ctx.sync.{name} would block the loop of all `async def` hooks: write `await ctx.{name}(…)`"
+            )
+        try:
+            return self._writes.submit(work(self._writes)).result()
+        except CancelledError:
+            raise WriteError("the write was cancelled, because the process ends") from None
 
 
 class ClusterAccess:
@@ -486,6 +548,7 @@ class ClusterAccess:
         self._recorder = recorder
         self._writers = writers
         self._loop = loop
+        self._calls = LoopCalls.of(loop)
 
     @property
     def client(self) -> Any:
@@ -505,7 +568,7 @@ class ClusterAccess:
             manager=environment.field_manager,
             declared=environment.declared,
         )
-        return HandlerWrites(writer, scope, self._loop)
+        return HandlerWrites(writer, scope, self._loop, self._calls)
 
     async def carriers(
         self, kind: GroupVersionKind, finalizer: str, namespaces: Sequence[str] | None
