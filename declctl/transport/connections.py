@@ -309,6 +309,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._chunked = False
         self._ends_with_connection = False  # the body
         self._lost_by: Exception | None = None  # once the connection has `ended`
+        self._was_long = False  # the request, of which a part may have to wait until the server reads
         self._lasts = False  # whether a further request may follow the answer
         self._seen = 0  # `count` at the last `read`
         self._held = 0  # bytes that have come since the last `read`
@@ -348,6 +349,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if before_send is not None:
             before_send()
         self._stage, self._searched = _Stage.HEAD, 0
+        self._was_long = len(request) > _SMALLEST
         self._body, self._fault = None, None
         self._answered = answered = self._loop.create_future()
         self._expect(seconds)
@@ -555,7 +557,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._stage = _Stage.ENDED
         # Bytes behind the body belong to no answer that was asked for. A request of which a part still has to
         # be sent would be the begin of the next one.
-        if buffer.filled or self._transport.get_write_buffer_size():
+        if buffer.filled or (self._was_long and self._transport.get_write_buffer_size()):
             self._lasts = False
 
     def _fail(self, fault: Exception, cause: Exception | None = None) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -51,7 +51,7 @@ _CANNOT = re.compile(r'cannot (\w+) resource "([^"]+)"')  # the refusal of RBAC;
 
 Params = Mapping[str, str]
 _NO_PARAMS: Params = MappingProxyType({})
-_NOT_CONTENT = ("resourceVersion", "lastTransitionTime")  # of a body, for its digest
+_NOT_CONTENT = re.compile(rb'"(?:resourceVersion|lastTransitionTime)":"[^"]*",?')  # of a body, for its digest
 CachedVersion = Callable[[GroupVersionKind, ObjectKey], str]
 """The resource version of an object as a cache has it; empty if no cache has it."""
 WantsLive = Callable[[WriteOrigin], bool]
@@ -459,14 +459,7 @@ def _digest(body: KubeObject | None) -> int:
 
     Without the version that a write was based on, and without times of transitions, which follow from it.
     """
-
-    def stable(value: Any) -> Any:
-        if isinstance(value, dict):
-            fields = cast("KubeObject", value)
-            return {name: stable(each) for name, each in fields.items() if name not in _NOT_CONTENT}
-        return [stable(each) for each in cast("list[Any]", value)] if isinstance(value, list) else value
-
-    return hash(msgspec.json.encode(stable(body)))
+    return hash(_NOT_CONTENT.sub(b"", msgspec.json.encode(body)))
 
 
 def _result_of(error: BaseException) -> WriteResult:

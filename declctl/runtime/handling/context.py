@@ -317,14 +317,19 @@ class HandlerContext:
         text = event_text(reason, message, type, action)
         self._environment.cluster.record_event(obj, text, WriteOrigin(self.handler, self.generation))
 
-    def _awaited(self, name: str, work: Callable[["HandlerWrites"], "WriteWork[T]"]) -> Awaitable[T]:
+    def _awaited(self, name: str, work: Callable[["HandlerWrites"], "WriteWork[T] | T"]) -> Awaitable[T]:
         if running_loop() is None:
             raise RuntimeError(
                 f"ctx.{name} has to be awaited, so it is for `async def` hooks; a `def` hook has "
                 f"ctx.sync.{name}"
             )
         writes = self._prepared()
-        return PendingWrite(work(writes), writes.calls, self._not_awaited, caller())
+        prepared = work(writes)
+        if not isinstance(prepared, WriteWork):  # nothing has to be sent
+            done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            done.set_result(prepared)
+            return done
+        return PendingWrite(prepared, writes.calls, self._not_awaited, caller())
 
     def _not_awaited(self, verb: str, line: CodeLine | None, error: BaseException | None) -> None:
         """Log a write that a hook has forgotten, once for each line."""
@@ -468,9 +473,12 @@ class HandlerWrites:
 
     def patch_status(
         self, conditions: Iterable[Mapping[str, Any]], fields: Mapping[str, Any]
-    ) -> WriteWork[Written]:
-        """See `HandlerContext.patch_status`."""
+    ) -> WriteWork[Written] | Written:
+        """See `HandlerContext.patch_status`. Returns the result, if nothing has to be sent."""
         change = status_change(self._scope, conditions, fields)
+        # A span of a write is made on the machinery loop.
+        if tracing() is None and (skipped := self._writer.skip_status(change, self._scope)) is not None:
+            return skipped
         return self._work("patch_status", self._writer.patch_status(change, self._scope))
 
     def change_finalizer(
@@ -520,13 +528,16 @@ class SyncWrites:
         """See `HandlerContext.patch_status`."""
         return self._waited("patch_status", lambda writes: writes.patch_status(conditions, fields))
 
-    def _waited(self, name: str, work: Callable[[HandlerWrites], WriteWork[T]]) -> T:
+    def _waited(self, name: str, work: Callable[[HandlerWrites], WriteWork[T] | T]) -> T:
         if running_loop() is not None:
             raise RuntimeError(
                 f"ctx.sync.{name} would block the loop of all `async def` hooks: write `await ctx.{name}(…)`"
             )
+        prepared = work(self._writes)
+        if not isinstance(prepared, WriteWork):  # nothing has to be sent
+            return prepared
         try:
-            return self._writes.submit(work(self._writes)).result()
+            return self._writes.submit(prepared).result()
         except CancelledError:
             raise WriteError("the write was cancelled, because the process ends") from None
 
