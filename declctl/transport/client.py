@@ -49,8 +49,7 @@ class Client:
     """
 
     def __init__(self, cluster: Cluster, *, clock: Clock | None = None, given: Any = None) -> None:
-        # Late: the wire imports aiohttp and the official client, and `import declctl.transport` has to be
-        # quick.
+        # Late: the wire imports asyncio's TLS, and `import declctl.transport` has to be quick.
         from declctl.transport.wire import HttpWire
 
         self.identity: Identity = cluster.identity

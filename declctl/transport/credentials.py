@@ -88,7 +88,7 @@ def new_configuration() -> OfficialConfiguration:
 
 
 def choose_proxy(configuration: OfficialConfiguration) -> None:
-    """Set the proxy for all aiohttp sessions of this configuration.
+    """Set the proxy of all requests with this configuration, also for the aiohttp sessions of its clients.
 
     It is the proxy of the kubeconfig, or that of HTTPS_PROXY or HTTP_PROXY, unless NO_PROXY exempts the
     server. The environment is read once, as in client-go. aiohttp itself would read it for each request,

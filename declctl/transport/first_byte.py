@@ -1,4 +1,6 @@
-"""The moment right before the first byte of a request: a check there is the last thing that can stop it.
+"""The moment right before the first byte of a request of the official clients.
+
+A check there is the last thing that can stop it. For declctl's own requests, `connections.py` makes it.
 
 Between a check and the first byte, nothing may wait: a process that has lost its Lease meanwhile would write
 beside the next leader. So the check is made inside of the call that gives the first byte to the socket, and

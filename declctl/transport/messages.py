@@ -1,6 +1,6 @@
 """HTTP requests and answers as values: requests, the errors of answers, and the counts of both.
 
-Nothing here has a socket or imports aiohttp: `wire` sends requests, reads bodies, and makes the errors of
+Nothing here has a socket: `wire` sends requests, reads bodies, and makes the errors of
 connections without an answer.
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from declctl.kit import Latch, LoopThread, ManualClock, SystemClock, yield_interpreter
+from declctl.kit import Latch, LoopCalls, LoopThread, ManualClock, SystemClock, yield_interpreter
 from declctl.kit.callbacks import frames_of_threads, must_propagate, plain, refuse_async
 from declctl.kit.garbage import without_collections
 
@@ -53,6 +53,24 @@ def test_no_collection_begins_while_frames_are_read(monkeypatch):
     with without_collections():
         assert (frames_of_threads()[0], gc.isenabled()) == (False, False)
     assert gc.isenabled()
+async def test_calls_of_one_turn_share_a_wake_up(monkeypatch):
+    """They are made in their order, and those of a call in the next turn; a closed loop is told."""
+    loop, made, wakes = asyncio.get_running_loop(), [], []
+    wake = loop.call_soon_threadsafe
+    monkeypatch.setattr(loop, "call_soon_threadsafe", lambda call: (wakes.append(call), wake(call)))
+    calls = LoopCalls.of(loop)
+    assert LoopCalls.of(loop) is calls
+    for number in range(3):
+        calls.call(lambda n=number: (made.append(n), calls.call(lambda: made.append(n + 3))))
+    assert (made, len(wakes)) == ([], 1)
+    await asyncio.sleep(0)
+    assert (made, len(wakes)) == ([0, 1, 2], 2)
+    await asyncio.sleep(0)
+    assert made == list(range(6))
+    closed = asyncio.new_event_loop()
+    closed.close()
+    with pytest.raises(RuntimeError):
+        LoopCalls(closed).call(made.clear)
 
 
 def test_loop_that_is_stuck_is_reported_and_not_waited_for():

@@ -31,7 +31,7 @@ def tls(request, certificates):
 
 def talk(script, use, kubeconfig, *, certificates=None, tunnel=None, **cluster_fields):
     """Do `use(client)` with a server, behind a proxy if there is a `tunnel`; what both have to show."""
-    server = RawServer(script)
+    server = script if isinstance(script, RawServer) else RawServer(script)
     tls = None
     if certificates is not None:
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -504,3 +504,43 @@ def test_a_cluster_behind_a_proxy_is_read_as_any_other(kubeconfig, certificates)
     assert bodies == [b"abc" + b"d" * 100_000] * 2
     assert server.connections == 1
     assert [line.split()[0] for line in asked] == [b"CONNECT"]
+
+
+@pytest.mark.parametrize(("method", "sent"), [("GET", 3), ("PATCH", 2), ("PUT", 2), ("DELETE", 2)])
+def test_a_read_alone_is_sent_again(kubeconfig, method, sent):
+    """A server that ends an idle connection may have got the write that was on its way."""
+
+    async def script(_, writer):
+        if len(server.requests) == 2:
+            writer.close()
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    async def use(client):
+        await client.request_json("GET", "/a")
+        await client.request_json(method, "/a")
+
+    server = RawServer(script)
+    with contextlib.nullcontext() if method == "GET" else pytest.raises(Unreachable, match="closed the conn"):
+        talk(server, use, kubeconfig)
+    assert len(server.requests) == sent
+
+
+@pytest.mark.parametrize("written", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"])
+def test_a_request_that_is_cancelled_leaves_no_connection_behind(kubeconfig, written):
+    """The late answer to it is not that to the next one."""
+    came = asyncio.Event()
+
+    async def script(path, writer):
+        came.set()
+        writer.write(written if path == "/late" else b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+    async def use(client):
+        late = asyncio.ensure_future(client.request_json("PATCH", "/late", body={}))
+        await came.wait()
+        late.cancel()
+        await asyncio.wait([late])
+        return late.cancelled(), await client.request_json("GET", "/next")
+
+    server, seen = talk(script, use, kubeconfig)
+    assert (seen, server.connections) == ((True, {}), 2)
