@@ -82,7 +82,7 @@ class InvalidAddress(ValueError):
     """The configuration's address of a server or of a proxy is none."""
 
 
-class Address:
+class HostAddress:
     """The address of a server or a proxy: `url` is its http or https URL. Raises InvalidAddress."""
 
     def __init__(self, url: str) -> None:
@@ -114,9 +114,9 @@ class ConnectionPool:
     def __init__(self, configuration: OfficialConfiguration) -> None:
         configuration = copy(configuration)
         choose_proxy(configuration)  # for a caller's configuration, whose proxy was not set before
-        self._server = Address(configuration.host)
+        self._server = HostAddress(configuration.host)
         proxy = (configuration.client_session_kwargs or {}).get("proxy") or configuration.proxy
-        self._proxy = Address(str(proxy)) if proxy else None
+        self._proxy = HostAddress(str(proxy)) if proxy else None
         self._proxy_fields = [
             (str(name), str(value)) for name, value in (configuration.proxy_headers or {}).items()
         ]

@@ -29,7 +29,6 @@ ALLOWED = {
     "_TRACER_PROVIDER": "opentelemetry: the provider of the process, which can be set only once",
     "_current_frames": "sys: the frames of threads, which declctl reads to name what hangs",
     "_": "gettext's function among the builtins",
-    "_body": "transport: which of two readers has read a body is seen nowhere else",
 }
 
 
