@@ -119,7 +119,12 @@ class LoopCalls:
     def _make(self) -> None:
         self._woken = False
         for _ in range(len(self._waiting)):
-            self._waiting.popleft()()
+            function = self._waiting.popleft()
+            try:
+                function()
+            except Exception as error:
+                what = {"message": f"{function!r} has failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(what)
 
 
 _calls_of: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopCalls] = WeakKeyDictionary()

@@ -258,7 +258,6 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
         controller=name,
         discover=client.discover,
         forget=client.forget,
-        known=client.known,
         version=declctl.__version__,
         clock=clock,
         policy=policy,

@@ -17,7 +17,3 @@ class KeyLocks:
         if lock is None:
             lock = self._locks[key] = asyncio.Lock()
         return lock
-
-    def is_held(self, key: Hashable) -> bool:
-        """Whether a task holds the lock of a key, or waits for it. From any thread."""
-        return key in self._locks

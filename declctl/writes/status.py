@@ -135,10 +135,10 @@ class StatusChange(msgspec.Struct, frozen=True):
     conditions: Sequence[KubeObject]
     fields: KubeObject
 
-    def patch(self, status: Mapping[str, Any], *, now: Callable[[], datetime], is_own: bool) -> KubeObject:
+    def patch(self, status: Mapping[str, Any], *, now: str, is_own: bool) -> KubeObject:
         """The merge patch that leads from `status` to the wanted one; empty if nothing would change.
 
-        `now` returns the time of a transition. With `is_own`, the status is that of the handler, and its
+        `now` is the time of a transition, RFC 3339. With `is_own`, the status is that of the handler, and its
         observedGeneration is filled in. Raises InvalidWrite for conditions that are no list.
         """
         generation = self.obj["metadata"].get("generation")
@@ -157,7 +157,7 @@ class StatusChange(msgspec.Struct, frozen=True):
                     "into a list: write them by ctx.client"
                 )
             before = [dict(each) for each in cast("list[Any]", there) if isinstance(each, Mapping)]
-            after = self._merged(before, generation, now().strftime("%Y-%m-%dT%H:%M:%SZ"))
+            after = self._merged(before, generation, now)
             if after != before:
                 patch["conditions"] = after
         # Alone it says nothing: the status is as it was for another generation, and is checked for this one.
@@ -260,14 +260,26 @@ class StatusWriter:
     ) -> Written:
         obj = change.obj
         known = self._known.get(obj.uid)
-        state = self._newest(change, known)
-        if reads_first and state is not known:
+        state = _KnownStatus(obj.resource_version, _fields(obj), {})
+        if known is not None and newer_version(known.version, state.version) == known.version:
+            state = known
+        elif reads_first:
             state = await self._read(resource, obj)
         conflicts = 0
         while True:
-            patch = change.patch(state.status, now=self._clock.now, is_own=is_own)
-            write = _write(change, resource, manager, state, patch)
-            if _changes_nothing(patch, state, known):
+            now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+            patch = change.patch(state.status, now=now, is_own=is_own)
+            write = ApiWrite(
+                WriteVerb.PATCH_STATUS,
+                resource,
+                obj.key,
+                body={"metadata": {"uid": obj.uid, "resourceVersion": state.version}, "status": patch},
+                manager=manager,
+                subresource="status",
+            )
+            # The server drops fields that the schema does not have: to send them again would change nothing.
+            was_sent = known is not None and known.status == state.status and known.has_sent(patch)
+            if not patch or was_sent:
                 return self._gate.skip(write, origin, _skipped(obj, state))
             try:
                 written = await self._gate.send(write, origin)
@@ -280,39 +292,6 @@ class StatusWriter:
                 return written
             self._remember(obj.uid, written, patch)
             return written
-
-    def skip(
-        self,
-        change: StatusChange,
-        resource: Resource,
-        *,
-        manager: str,
-        origin: WriteOrigin,
-        is_own: bool,
-        reads_first: bool,
-    ) -> Written | None:
-        """The result of `patch`, if nothing has to be sent; None if that takes the loop. From any thread."""
-        known = self._known.get(change.obj.uid)
-        try:
-            state = self._newest(change, known)
-            patch = change.patch(state.status, now=self._clock.now, is_own=is_own)
-        except InvalidWrite:
-            return None
-        if (
-            (reads_first and state is not known)
-            or not _changes_nothing(patch, state, known)
-            or self._locks.is_held(change.obj.uid)  # another write may change it
-        ):
-            return None
-        write = _write(change, resource, manager, state, patch)
-        return self._gate.skip(write, origin, _skipped(change.obj, state))
-
-    def _newest(self, change: StatusChange, known: "_KnownStatus | None") -> "_KnownStatus":
-        """The status that was written last, or that of the handler's object, if it is newer."""
-        obj = change.obj
-        if known is not None and newer_version(known.version, obj.resource_version) == known.version:
-            return known
-        return _KnownStatus(obj.resource_version, _fields(obj), {})
 
     async def _with_status(self, kind: GroupVersionKind) -> Resource:
         resource = await self._discover(kind)
@@ -354,28 +333,6 @@ class _KnownStatus(msgspec.Struct, frozen=True):
     def has_sent(self, patch: KubeObject) -> bool:
         """Whether all of a patch was part of the one that has led here."""
         return all(name in self.sent and self.sent[name] == value for name, value in patch.items())
-
-
-def _write(
-    change: StatusChange, resource: Resource, manager: str, state: _KnownStatus, patch: KubeObject
-) -> ApiWrite:
-    obj = change.obj
-    return ApiWrite(
-        WriteVerb.PATCH_STATUS,
-        resource,
-        obj.key,
-        body={"metadata": {"uid": obj.uid, "resourceVersion": state.version}, "status": patch},
-        manager=manager,
-        subresource="status",
-    )
-
-
-def _changes_nothing(patch: KubeObject, state: _KnownStatus, known: _KnownStatus | None) -> bool:
-    """Whether there is nothing to send.
-
-    The server drops fields that the schema does not have: to send them again would change nothing.
-    """
-    return not patch or (known is not None and known.status == state.status and known.has_sent(patch))
 
 
 def _fields(obj: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -41,9 +41,6 @@ from declctl.writes.gate import (
 from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
 from declctl.writes.status import StatusChange, StatusWriter, conditions_of, hide_in_messages
 
-Known = Callable[[GroupVersionKind], Resource | None]
-"""The resource of a kind as it was discovered last; None if it is not known."""
-
 
 class CallScope(msgspec.Struct, frozen=True):
     """The call that writes: its object, and what it was called for.
@@ -182,21 +179,6 @@ class HandlerWriter:
             reads_first=self._declared.lacks_status,
         )
 
-    def skip_status(self, change: StatusChange, scope: CallScope) -> Written | None:
-        """The result of `patch_status`, if nothing has to be sent; else None. From any thread."""
-        kind = GroupVersionKind.of(change.obj["apiVersion"], change.obj["kind"])
-        resource = self._parts.known(kind)
-        if resource is None or "status" not in resource.subresources or self._declared.status is False:
-            return None
-        return self._parts.statuses.skip(
-            change,
-            resource,
-            manager=self.manager,
-            origin=self._origin(scope),
-            is_own=self._declared.status is True,
-            reads_first=self._declared.lacks_status,
-        )
-
     async def change_finalizer(
         self, kind: GroupVersionKind, finalizer: str, scope: CallScope, *, adds: bool, reads_first: bool
     ) -> Written | None:
@@ -229,7 +211,6 @@ class WriterParts(msgspec.Struct, frozen=True):
     statuses: StatusWriter
     finalizers: FinalizerWriter
     discover: Discover
-    known: Known
 
 
 class WritePolicy(msgspec.Struct, frozen=True):
@@ -251,7 +232,6 @@ class WriterFactory:
 
     - `controller`: the name of the manifest, which is part of each field manager.
     - `discover`, `forget`: the resource of a kind, and to discover it anew.
-    - `known`: the resource of a kind as it was discovered last. From any thread.
     - `version`: of declctl, for the annotation of ApplySets.
     - `log`: gets the kinds of children that a handler may not delete, and the children that it adopts.
     """
@@ -264,7 +244,6 @@ class WriterFactory:
         controller: str,
         discover: Discover,
         forget: Callable[[GroupVersionKind], None],
-        known: Known = lambda _: None,
         version: str,
         clock: Clock,
         policy: WritePolicy | None = None,
@@ -298,7 +277,7 @@ class WriterFactory:
             gate, fields.apply, discover, version=version, clock=clock, on_marked=statuses.learn, log=log
         )
         finalizers = FinalizerWriter(gate)
-        self._parts = WriterParts(fields, sets, statuses, finalizers, discover, known)
+        self._parts = WriterParts(fields, sets, statuses, finalizers, discover)
 
     def writer(
         self,

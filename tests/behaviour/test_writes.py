@@ -159,7 +159,6 @@ def test_a_life_cycle_hook_may_apply(rig, sandbox) -> None:
 def test_a_write_after_the_end_of_the_process_is_refused(rig, config_map, sandbox) -> None:
     """A thread of a handler that outlives the process gets an error, and does not hang."""
     from declctl.errors import WriteError
-    from declctl.kit import LoopCalls
     from declctl.runtime.handling.context import HandlerWrites, SyncWrites
     from declctl.writes import CallScope
 
@@ -169,7 +168,7 @@ def test_a_write_after_the_end_of_the_process_is_refused(rig, config_map, sandbo
 
     loop = asyncio.new_event_loop()
     loop.close()
-    writes = SyncWrites(HandlerWrites(NoWriter(), CallScope("default/a"), loop, LoopCalls(loop)))
+    writes = SyncWrites(HandlerWrites(NoWriter(), CallScope("default/a"), loop))
     with pytest.raises(WriteError, match="the write was not sent: the process ends"):
         writes.apply(config_map("made"))
 

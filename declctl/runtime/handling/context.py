@@ -317,19 +317,14 @@ class HandlerContext:
         text = event_text(reason, message, type, action)
         self._environment.cluster.record_event(obj, text, WriteOrigin(self.handler, self.generation))
 
-    def _awaited(self, name: str, work: Callable[["HandlerWrites"], "WriteWork[T] | T"]) -> Awaitable[T]:
+    def _awaited(self, name: str, work: Callable[["HandlerWrites"], "WriteWork[T]"]) -> Awaitable[T]:
         if running_loop() is None:
             raise RuntimeError(
                 f"ctx.{name} has to be awaited, so it is for `async def` hooks; a `def` hook has "
                 f"ctx.sync.{name}"
             )
         writes = self._prepared()
-        prepared = work(writes)
-        if not isinstance(prepared, WriteWork):  # nothing has to be sent
-            done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-            done.set_result(prepared)
-            return done
-        return PendingWrite(prepared, writes.calls, self._not_awaited, caller())
+        return PendingWrite(work(writes), writes.calls, self._not_awaited, caller())
 
     def _not_awaited(self, verb: str, line: CodeLine | None, error: BaseException | None) -> None:
         """Log a write that a hook has forgotten, once for each line."""
@@ -449,15 +444,10 @@ _NOT_SENT = "the write was not sent: the process ends"
 
 
 class HandlerWrites:
-    """The writes of one call. Arguments are checked here, in any thread; requests run on `loop`.
+    """The writes of one call. Arguments are checked here, in any thread; requests run on `loop`."""
 
-    `calls` are those of the loop.
-    """
-
-    def __init__(
-        self, writer: HandlerWriter, scope: CallScope, loop: asyncio.AbstractEventLoop, calls: LoopCalls
-    ) -> None:
-        self.calls = calls
+    def __init__(self, writer: HandlerWriter, scope: CallScope, loop: asyncio.AbstractEventLoop) -> None:
+        self.calls = LoopCalls.of(loop)
         self._writer = writer
         self._scope = scope
         self._loop = loop
@@ -473,12 +463,9 @@ class HandlerWrites:
 
     def patch_status(
         self, conditions: Iterable[Mapping[str, Any]], fields: Mapping[str, Any]
-    ) -> WriteWork[Written] | Written:
-        """See `HandlerContext.patch_status`. Returns the result, if nothing has to be sent."""
+    ) -> WriteWork[Written]:
+        """See `HandlerContext.patch_status`."""
         change = status_change(self._scope, conditions, fields)
-        # A span of a write is made on the machinery loop.
-        if tracing() is None and (skipped := self._writer.skip_status(change, self._scope)) is not None:
-            return skipped
         return self._work("patch_status", self._writer.patch_status(change, self._scope))
 
     def change_finalizer(
@@ -528,16 +515,13 @@ class SyncWrites:
         """See `HandlerContext.patch_status`."""
         return self._waited("patch_status", lambda writes: writes.patch_status(conditions, fields))
 
-    def _waited(self, name: str, work: Callable[[HandlerWrites], WriteWork[T] | T]) -> T:
+    def _waited(self, name: str, work: Callable[[HandlerWrites], WriteWork[T]]) -> T:
         if running_loop() is not None:
             raise RuntimeError(
                 f"ctx.sync.{name} would block the loop of all `async def` hooks: write `await ctx.{name}(…)`"
             )
-        prepared = work(self._writes)
-        if not isinstance(prepared, WriteWork):  # nothing has to be sent
-            return prepared
         try:
-            return self._writes.submit(prepared).result()
+            return self._writes.submit(work(self._writes)).result()
         except CancelledError:
             raise WriteError("the write was cancelled, because the process ends") from None
 
@@ -559,7 +543,6 @@ class ClusterAccess:
         self._recorder = recorder
         self._writers = writers
         self._loop = loop
-        self._calls = LoopCalls.of(loop)
 
     @property
     def client(self) -> Any:
@@ -579,7 +562,7 @@ class ClusterAccess:
             manager=environment.field_manager,
             declared=environment.declared,
         )
-        return HandlerWrites(writer, scope, self._loop, self._calls)
+        return HandlerWrites(writer, scope, self._loop)
 
     async def carriers(
         self, kind: GroupVersionKind, finalizer: str, namespaces: Sequence[str] | None

@@ -117,10 +117,6 @@ class Scene:
         found = self.resources[kind.kind]
         return replace(found, gvk=kind) if kind.version else found
 
-    def known(self, kind: GroupVersionKind) -> Resource | None:
-        """As a client."""
-        return self.resources.get(kind.kind)
-
     def factory(self, *, dry_run: bool = False) -> WriterFactory:
         """The writers of a new process."""
         policy = WritePolicy(
@@ -135,7 +131,6 @@ class Scene:
             controller="guard",
             discover=self.discover,
             forget=self.forgotten.append,
-            known=self.known,
             version="1.2.3",
             clock=self.clock,
             policy=policy,

@@ -23,11 +23,8 @@ def patch(scene, scope):
 
     def run(obj, conditions=(), *, seconds: float = 0.0, **fields):
         where = scope(obj)
-        change = status_change(where, conditions, fields)
-        # As `ctx.patch_status`: what has not to be sent is found in the thread of the hook.
-        skipped = writer.skip_status(change, where)
-        assert skipped is None or not skipped.changed
-        return skipped or scene.run(writer.patch_status(change, where), seconds=seconds)
+        work = writer.patch_status(status_change(where, conditions, fields), where)
+        return scene.run(work, seconds=seconds)
 
     return run
 
@@ -64,7 +61,7 @@ def test_a_condition_and_fields_are_sent_with_what_the_api_conventions_ask_for(s
     assert (written.key, written.resource_version, written.changed) == ("team-a/shop", "101", True)
 
 
-def test_nothing_is_sent_when_nothing_changes(scene, patch, scope, view) -> None:
+def test_nothing_is_sent_when_nothing_changes(scene, patch, view) -> None:
     """A controller that reconciles for ever writes nothing for ever; the result has the whole object."""
     status = {"observedGeneration": 7, "phase": "Running", "conditions": [condition()]}
     written = patch(view(status=status), [READY], phase="Running")
@@ -73,29 +70,6 @@ def test_nothing_is_sent_when_nothing_changes(scene, patch, scope, view) -> None
     assert (written.changed, written.resource_version, written.key) == (False, "50", "team-a/shop")
     assert [str(record.result) for record in scene.ledger.newest()] == ["skipped"]
     assert scene.written == []
-    # Another call may be about to change it: then the loop decides.
-    writer, where = scene.writer(declared=DeclaredWrites(status=True)), scope(view(status=status))
-    same, other = status_change(where, [READY], {}), status_change(where, [], {"phase": "Failed"})
-
-    async def during_a_write():
-        write = asyncio.ensure_future(writer.patch_status(other, where))
-        while not scene.server.requests:
-            await asyncio.sleep(0)
-        skipped = writer.skip_status(same, where)
-        await write
-        return skipped
-
-    assert writer.skip_status(same, where) is not None
-    request = scene.server.request_json
-
-    async def slow(*words, **more):
-        answer = await request(*words, **more)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        return answer
-
-    scene.server.request_json = slow
-    assert scene.run(during_a_write()) is None
 
 
 def test_own_writes_are_known_before_the_cache_has_them(scene, patch, view) -> None:
