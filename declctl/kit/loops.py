@@ -122,7 +122,7 @@ class LoopCalls:
             function = self._waiting.popleft()
             try:
                 function()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - told to the loop, as of any callback
                 what = {"message": f"{function!r} has failed", "exception": error}
                 asyncio.get_running_loop().call_exception_handler(what)
 
