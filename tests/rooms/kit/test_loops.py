@@ -53,6 +53,8 @@ def test_no_collection_begins_while_frames_are_read(monkeypatch):
     with without_collections():
         assert (frames_of_threads()[0], gc.isenabled()) == (False, False)
     assert gc.isenabled()
+
+
 async def test_calls_of_one_turn_share_a_wake_up(monkeypatch):
     """They are made in their order, and those of a call in the next turn; a closed loop is told."""
     loop, made, wakes = asyncio.get_running_loop(), [], []
