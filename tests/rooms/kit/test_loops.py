@@ -69,8 +69,7 @@ async def test_calls_of_one_turn_share_a_wake_up(monkeypatch):
     assert (made, len(wakes)) == ([0, 1, 2], 2)
     await asyncio.sleep(0)
     assert made == list(range(6))
-    closed = asyncio.new_event_loop()
-    closed.close()
+    (closed := asyncio.new_event_loop()).close()
     with pytest.raises(RuntimeError):
         LoopCalls(closed).call(made.clear)
 

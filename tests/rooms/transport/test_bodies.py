@@ -247,11 +247,9 @@ class Transport(asyncio.Transport):
         super().__init__({"socket": sock})
         self.reading = True
 
-    def write(self, data):
-        pass
+    def write(self, data): ...
 
-    def abort(self):
-        pass
+    def abort(self): ...
 
     def pause_reading(self):
         self.reading = False
@@ -417,8 +415,7 @@ def test_an_event_that_comes_alone_is_there_at_once(kubeconfig, tls):
                 assert parts == [b"%d\n" % each for each in range(number + 1)]
                 step.set()
             assert not await channel.read()
-        figures = client.statistics()
-        assert (figures.bytes_in, figures.requests) == (6, {("WATCH", 200): 1})
+        assert (client.statistics().bytes_in, client.statistics().requests) == (6, {("WATCH", 200): 1})
 
     talk(script, use, kubeconfig, certificates=tls)
 

@@ -9,7 +9,7 @@ import warnings
 import pytest
 from aiohttp import web
 
-from declctl.errors import TooManyRequests, Unauthorized, Unreachable
+from declctl.errors import Unauthorized, Unreachable
 from declctl.kit import ManualClock
 from declctl.transport import Client
 from declctl.transport.messages import ApiRequest
@@ -83,40 +83,6 @@ async def test_a_token_that_expires_is_renewed_before_it_does(connected, plugin)
         clock.set(2)
         await client.version()
     assert seen == ["Bearer run-1", "Bearer run-1", "Bearer run-2"]
-
-
-async def test_an_overloaded_server_says_when_to_come_back(connected):
-    """The Retry-After of a 429 reaches whoever backs off."""
-
-    async def answer(_):
-        return web.Response(status=429, headers={"Retry-After": "7"}, text="slow down")
-
-    async with connected(answer) as (_, client):
-        with pytest.raises(TooManyRequests, match="slow down") as caught:
-            await client.version()
-        assert caught.value.retry_after == 7
-        assert "429" in client.statistics().last_error
-
-
-async def test_a_hundred_and_more_watches_run_at_once(connected):
-    """A manifest with many resources is not stalled by the official pool of a hundred connections."""
-    done = asyncio.Event()
-
-    async def answer(request):
-        response = web.StreamResponse()
-        await response.prepare(request)
-        await done.wait()
-        return response
-
-    async with connected(answer) as (_, client):
-        async with asyncio.timeout(20):
-            channels = [
-                await client.wire.open(ApiRequest("WATCH", "/", watch_seconds=9), Parts()) for _ in range(101)
-            ]
-        assert client.statistics().open_watches == 101
-        done.set()
-        for channel in channels:
-            channel.close()
 
 
 async def test_a_rotated_authority_is_used_for_the_next_request(
