@@ -47,7 +47,7 @@ def _quiet(complete: Callable[P, Completions]) -> Callable[P, Completions]:
 def explanations(incomplete: str) -> Completions:
     """The fields of the manifest below what was typed, or the codes, conditions and reasons that begin so."""
     if incomplete[:1].upper() == "D" and "." not in incomplete:
-        from declctl.manifest.codes import CODES
+        from declctl.codes import CODES
 
         # A shell compares letters as they are: what was typed in lower case is completed so.
         letters = str.lower if incomplete[:1] == "d" else str.upper

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from declctl.cli.terminal import block, line, print_json, print_table
+from declctl.codes import CODE_PATTERN, explain_code
 from declctl.errors import UsageError
 from declctl.manifest import Explanation, explain, schema, schema_with_plugins
-from declctl.manifest.codes import CODE_PATTERN, explain_code
 from declctl.manifest.diagnostics import did_you_mean
 from declctl.runtime.reasons import CONDITIONS, ConditionReason, reason_names, reasons_named
 

@@ -9,9 +9,9 @@ from declctl.cli.admin_client import AdminAddress, LocalManifest, admin_address,
 from declctl.cli.manifest_argument import manifest_folder
 from declctl.cli.report import show_faults
 from declctl.cli.terminal import line, print_json, print_table
+from declctl.codes import FINALIZER_LEFT
 from declctl.errors import UsageError
 from declctl.manifest import Diagnostic
-from declctl.manifest.codes import FINALIZER_LEFT
 from declctl.manifest.document import Location
 from declctl.runtime.checking.check import CheckResult, check
 from declctl.runtime.planning.comparison import (

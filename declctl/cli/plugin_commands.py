@@ -116,9 +116,9 @@ def _load(name: str) -> Any:
 
 def _commands_of(plugin: "InstalledPlugin") -> Any:
     """The commands of a plugin; None if it has none. Raises EntryPointError and HandlerFailed."""
+    from declctl.codes import PLUGIN_LOAD_FAILED
     from declctl.hooks.bundle import Bundle
     from declctl.hooks.calls import call, describe_with_place
-    from declctl.hooks.faults import PLUGIN_LOAD_FAILED
     from declctl.hooks.plugins import load
     from declctl.hooks.registry import PluginRegistry
 

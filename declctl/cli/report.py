@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from declctl.cli.terminal import has_colour, line, painted, print_table
+from declctl.codes import how_to_explain
 from declctl.errors import LocatedFault
 from declctl.kit import figures
 from declctl.manifest import Diagnostic, render_text
-from declctl.manifest.codes import how_to_explain
 
 if TYPE_CHECKING:  # commands that only show a status check no manifest
     from declctl.runtime.checking.check import CheckResult

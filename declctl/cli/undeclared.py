@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from declctl.codes import UNDECLARED_WRITE
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.usage import keywords_used, methods_used, names_of_module
 from declctl.manifest import Diagnostic
-from declctl.manifest.codes import UNDECLARED_WRITE
 from declctl.manifest.rights import METHODS, WRITES, HandlerCode
 from declctl.manifest.values import EntryPoint, Path
 from declctl.runtime.checking.check import CheckResult

@@ -19,9 +19,7 @@ from declctl.cli.manifest_argument import manifest_folders
 from declctl.cli.report import count, show_faults
 from declctl.cli.terminal import block, line, print_json
 from declctl.cli.undeclared import code_of, with_undeclared_writes
-from declctl.errors import ApiError, Forbidden, GroupUnavailable, InvalidRequest, NotFound
-from declctl.manifest import Diagnostic, LoadedManifest, Plan, plan, render_github, render_json
-from declctl.manifest.codes import (
+from declctl.codes import (
     CLUSTER_UNREACHABLE,
     FORBIDDEN,
     NO_STATUS,
@@ -29,6 +27,8 @@ from declctl.manifest.codes import (
     UNKNOWN_NAMESPACE,
     UNKNOWN_OBJECT_FIELD,
 )
+from declctl.errors import ApiError, Forbidden, GroupUnavailable, InvalidRequest, NotFound
+from declctl.manifest import Diagnostic, LoadedManifest, Plan, plan, render_github, render_json
 from declctl.manifest.diagnostics import closest, listed
 from declctl.manifest.model import HandlerSpec, SecondaryWatchSpec
 from declctl.manifest.rights import NAMESPACES, READ, HandlerCode, Right, Scope, rights_of

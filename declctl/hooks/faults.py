@@ -14,30 +14,12 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
+from declctl import codes
 from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle, NotInBundle
 from declctl.hooks.calls import describe, describe_with_place, place_of, without_prefix
 from declctl.hooks.parser import CompilationError
 from declctl.hooks.syntax import parsed
-
-MODULE_NOT_FOUND = "DCL040"
-ATTRIBUTE_NOT_FOUND = "DCL041"
-SYNTAX = "DCL042"
-IMPORT_RAISED = "DCL043"
-ENDED_PROCESS = "DCL044"
-UNKNOWN_PARAMETER = "DCL046"
-NO_HOOK = "DCL047"
-WRONG_KIND = "DCL048"
-BAD_INDEXERS = "DCL049"
-PLUGIN_NOT_INSTALLED = "DCL080"
-PLUGIN_VERSION = "DCL081"
-PLUGIN_CONFIG = "DCL082"
-PLUGIN_LOAD_FAILED = "DCL083"
-UNKNOWN_HOOK = "DCL084"
-PLUGIN_HOOKSPEC_VERSION = "DCL085"
-PLUGIN_NEEDS_RESTART = "DCL087"
-PLUGIN_LEFT_OUT = "DCL089"
-BAD_METRICS = "DCL110"
 
 _DEFINITION = re.compile(r"^(?:async +def|def|class) +([^\W_]\w*)", re.MULTILINE)
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -64,15 +46,16 @@ def of_import(error: BaseException, doing: str, bundle: Bundle) -> EntryPointErr
     if isinstance(error, SyntaxError) and error.filename and bundle.source(error.filename) is not None:
         place: _Place | None = (error.filename, error.lineno or 1, max(1, error.offset or 1))
         if isinstance(error, CompilationError):
-            return _located(error.msg, SYNTAX, place, error.suggestion)
-        return _located(f"this is not valid Python: {error.msg}", SYNTAX, place, None)
+            return _located(error.msg, codes.HANDLER_SYNTAX, place, error.suggestion)
+        return _located(f"this is not valid Python: {error.msg}", codes.HANDLER_SYNTAX, place, None)
     place = _innermost(error.__traceback__, bundle)
     if isinstance(error, SystemExit):
         argument = repr(error.code) if error.code is not None else ""
         message = f"{doing} ends the process: it raises SystemExit({argument})"
-        return _located(message, ENDED_PROCESS, place, 'guard scripts with `if __name__ == "__main__":`')
+        advice = 'guard scripts with `if __name__ == "__main__":`'
+        return _located(message, codes.IMPORT_EXITED, place, advice)
     what = describe(error) if place is not None else describe_with_place(error)
-    return _located(f"{doing} raises {what}", IMPORT_RAISED, place, _advice(error, bundle))
+    return _located(f"{doing} raises {what}", codes.IMPORT_RAISED, place, _advice(error, bundle))
 
 
 def of_metrics(error: BaseException, owner: str, bundle: Bundle) -> EntryPointError:
@@ -82,9 +65,9 @@ def of_metrics(error: BaseException, owner: str, bundle: Bundle) -> EntryPointEr
     if isinstance(advice, str):
         at = place_of(error) if place is None else ""
         message = f"declctl_metrics of {owner}: {error}{f' ({at})' if at else ''}"
-        return _located(message, BAD_METRICS, place, advice)
+        return _located(message, codes.BAD_METRICS, place, advice)
     what = describe(error) if place is not None else describe_with_place(error)
-    return _located(f"declctl_metrics of {owner} raised {what}", BAD_METRICS, place, None)
+    return _located(f"declctl_metrics of {owner} raised {what}", codes.BAD_METRICS, place, None)
 
 
 def of_function(

@@ -27,18 +27,20 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from declctl.codes import (
+    ACTIVITY_AT_IMPORT,
+    METRIC_AT_IMPORT,
+    NAME_IN_TEXT,
+    ORDINARY_MODULE,
+    PORT_AT_IMPORT,
+    PROCESS_STATE_AT_IMPORT,
+    WRONG_FORM,
+)
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.calls import NAMESPACE
 from declctl.hooks.parser import LARGE_BYTES
 from declctl.hooks.syntax import parsed
-from declctl.hooks.write_calls import WRONG_FORM, write_rules
-
-METRIC: Final = "DCL090"
-PORT: Final = "DCL091"
-ACTIVITY: Final = "DCL092"
-PROCESS_STATE: Final = "DCL093"
-ORDINARY_MODULE: Final = "DCL094"
-NAME_IN_TEXT: Final = "DCL095"
+from declctl.hooks.write_calls import write_rules
 
 _OWN_REGISTRY = (
     "add it in declctl_metrics(registry), with registry=registry, or make it with registry=None and register "
@@ -52,10 +54,10 @@ _PREPARE = "begin it in declctl_prepare and end it in declctl_teardown"
 _STARTUP = "do it in declctl_startup, which is called once in the life of the process"
 
 ADVICE: Final[Mapping[str, str]] = {
-    METRIC: _OWN_REGISTRY,
-    PORT: _LISTEN_ONCE,
-    ACTIVITY: _PREPARE,
-    PROCESS_STATE: _STARTUP,
+    METRIC_AT_IMPORT: _OWN_REGISTRY,
+    PORT_AT_IMPORT: _LISTEN_ONCE,
+    ACTIVITY_AT_IMPORT: _PREPARE,
+    PROCESS_STATE_AT_IMPORT: _STARTUP,
 }
 
 _PATH_ADVICE = (
@@ -211,10 +213,10 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _Rule = tuple[ast.expr | ast.stmt, str, str, str]  # place; code; the effect; what to do instead
 _Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _EVENTS = {
-    "socket.bind": (PORT, "socket.bind"),
-    "os.chdir": (PROCESS_STATE, "changes the current folder of the process"),
-    "os.putenv": (PROCESS_STATE, "changes the environment of the process"),
-    "os.unsetenv": (PROCESS_STATE, "changes the environment of the process"),
+    "socket.bind": (PORT_AT_IMPORT, "socket.bind"),
+    "os.chdir": (PROCESS_STATE_AT_IMPORT, "changes the current folder of the process"),
+    "os.putenv": (PROCESS_STATE_AT_IMPORT, "changes the environment of the process"),
+    "os.unsetenv": (PROCESS_STATE_AT_IMPORT, "changes the environment of the process"),
 }
 
 
@@ -273,7 +275,7 @@ def finding_at(bundle: Bundle, file: str, line: int, code: str, what: str) -> Fi
     text = lines[line - 1] if line <= len(lines) else ""
     if _is_meant(text, code):
         return None
-    again = {METRIC: _AGAIN_METRIC, PORT: _AGAIN_PORT}.get(code, "{}").format(what)
+    again = {METRIC_AT_IMPORT: _AGAIN_METRIC, PORT_AT_IMPORT: _AGAIN_PORT}.get(code, "{}").format(what)
     column = len(text) - len(text.lstrip()) + 1
     return Finding(code, f"at import, this {again}", ADVICE[code], file, line, column)
 
@@ -382,7 +384,7 @@ class _ModuleRules:
                 if each is not None:
                     yield from self._run(each)
                     if isinstance(each, ast.Name | ast.Attribute) and self._dotted(each) == "atexit.register":
-                        yield each, PROCESS_STATE, _PROCESS["atexit.register"], ADVICE[PROCESS_STATE]
+                        yield each, PROCESS_STATE_AT_IMPORT, _PROCESS["atexit.register"], _STARTUP
             return
         if isinstance(node, ast.If) and _is_never(node.test):
             for each in node.orelse:
@@ -409,16 +411,16 @@ class _ModuleRules:
             return
         module, _, last = name.rpartition(".")
         if self._registers(call, module, last):
-            yield call, METRIC, _AGAIN_METRIC.format(last), ADVICE[METRIC]
+            yield call, METRIC_AT_IMPORT, _AGAIN_METRIC.format(last), _OWN_REGISTRY
         elif name in _PORTS:
-            yield call, PORT, _AGAIN_PORT.format(name.replace("()", "")), ADVICE[PORT]
+            yield call, PORT_AT_IMPORT, _AGAIN_PORT.format(name.replace("()", "")), _LISTEN_ONCE
         elif name in _ACTIVITIES:
-            yield call, ACTIVITY, _ACTIVITIES[name], ADVICE[ACTIVITY]
+            yield call, ACTIVITY_AT_IMPORT, _ACTIVITIES[name], _PREPARE
         elif name in _PROCESS:
-            yield call, PROCESS_STATE, _PROCESS[name], _ADVICE_OF.get(name, ADVICE[PROCESS_STATE])
+            yield call, PROCESS_STATE_AT_IMPORT, _PROCESS[name], _ADVICE_OF.get(name, _STARTUP)
         elif module in _COLLECTIONS and last in _CHANGES:
             what, advice = _COLLECTIONS[module]
-            yield call, PROCESS_STATE, what, advice
+            yield call, PROCESS_STATE_AT_IMPORT, what, advice
         elif name == "setattr":
             yield from self._set_attribute(call)
 
@@ -442,11 +444,11 @@ class _ModuleRules:
             elif isinstance(target, ast.Subscript):
                 if (name := self._dotted(target.value)) in _COLLECTIONS:
                     what, advice = _COLLECTIONS[name]
-                    yield target, PROCESS_STATE, what, advice
+                    yield target, PROCESS_STATE_AT_IMPORT, what, advice
             elif isinstance(target, ast.Attribute):
                 if (name := self._dotted(target)) in _COLLECTIONS:
                     what, advice = _COLLECTIONS[name]
-                    yield target, PROCESS_STATE, what, advice
+                    yield target, PROCESS_STATE_AT_IMPORT, what, advice
                 else:
                     yield from self._patch(target.value, target.attr, target)
 
@@ -468,7 +470,8 @@ class _ModuleRules:
         """Report an attribute that is set on a foreign module or class; instances are left out."""
         name = self._dotted(base)
         if name is not None and "(" not in name and name != "builtins":
-            yield where, PROCESS_STATE, f"sets {name}.{attribute} for the whole process", _PATCH_ADVICE
+            what = f"sets {name}.{attribute} for the whole process"
+            yield where, PROCESS_STATE_AT_IMPORT, what, _PATCH_ADVICE
 
     def _dotted(self, node: ast.expr) -> str | None:
         """The dotted name of an expression, such as `os.environ`, under any import; `f()` for a call of f."""
@@ -524,7 +527,8 @@ class ImportAudit:
         def noting_start(thread: threading.Thread) -> None:
             start(thread)
             if self._listens:
-                self._note_finding(ACTIVITY, "starts a thread, one more at each edit", inspect.currentframe())
+                what = "starts a thread, one more at each edit"
+                self._note_finding(ACTIVITY_AT_IMPORT, what, inspect.currentframe())
 
         setattr(threading.Thread, "start", noting_start)  # noqa: B010 - only here is it meant to be another one
 
@@ -538,7 +542,7 @@ class ImportAudit:
         def noting_register(registry: CollectorRegistry, collector: Any) -> None:
             register(registry, collector)
             if self._listens and registry is REGISTRY:
-                self._note_finding(METRIC, type(collector).__name__, inspect.currentframe())
+                self._note_finding(METRIC_AT_IMPORT, type(collector).__name__, inspect.currentframe())
 
         setattr(CollectorRegistry, "register", noting_register)  # noqa: B010 - as above
 

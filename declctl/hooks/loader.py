@@ -33,6 +33,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from declctl import codes
 from declctl.errors import EntryPointError
 from declctl.hooks import faults
 from declctl.hooks.bundle import Bundle, NotInBundle
@@ -330,13 +331,11 @@ class GenerationNamespace:
         try:
             self._finder.require_no_file_of(name)
         except NotInBundle as compiled:
-            return EntryPointError(
-                str(compiled), code=faults.MODULE_NOT_FOUND, suggestion=compiled.suggestion
-            )
+            return EntryPointError(str(compiled), code=codes.MODULE_NOT_FOUND, suggestion=compiled.suggestion)
         where = self.bundle.root or "."
         return EntryPointError(
             f"there is no module {name!r}, neither beside the manifest ({where}) nor installed",
-            code=faults.MODULE_NOT_FOUND,
+            code=codes.MODULE_NOT_FOUND,
             suggestion=self._instead_of(name),
         )
 
@@ -373,7 +372,7 @@ class GenerationNamespace:
         else:
             suggestion = f"it defines {', '.join(own) or 'no function and no class'}"
         return EntryPointError(
-            f"{name} has no {attribute!r}", code=faults.ATTRIBUTE_NOT_FOUND, suggestion=suggestion
+            f"{name} has no {attribute!r}", code=codes.ATTRIBUTE_NOT_FOUND, suggestion=suggestion
         )
 
 

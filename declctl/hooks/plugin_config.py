@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
+from declctl import codes
 from declctl.errors import EntryPointError
 from declctl.hooks import faults
 from declctl.hooks.calls import describe, describe_with_place
@@ -123,7 +124,7 @@ def faults_of_hook(returned: object) -> list[ConfigFault]:
 def _no_faults(reason: str) -> EntryPointError:
     return EntryPointError(
         f"what its declctl_check_config returns is no list of faults: {reason}",
-        code=faults.PLUGIN_LOAD_FAILED,
+        code=codes.PLUGIN_LOAD_FAILED,
         suggestion='each fault is such as {"path": ["rules", 0, "title"], "message": "…"}',
     )
 
@@ -163,7 +164,7 @@ def _validator(schema: Any) -> Any:
 def _no_schema(reason: str) -> EntryPointError:
     return EntryPointError(
         f"what its declctl_config_schema returns is not a JSON Schema: {reason}",
-        code=faults.PLUGIN_LOAD_FAILED,
+        code=codes.PLUGIN_LOAD_FAILED,
         suggestion="this is a fault of the plugin: look for another version of it",
     )
 

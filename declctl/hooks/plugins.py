@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from declctl import codes
 from declctl.errors import EntryPointError
 from declctl.hooks import PROJECT, faults
 from declctl.hooks.calls import describe_with_place, end_of_traceback
@@ -91,13 +92,13 @@ def find(name: str, version: str | None) -> InstalledPlugin:
         owners = " and ".join(f"{plugin.distribution} {plugin.version}" for plugin in found)
         raise EntryPointError(
             f"{owners} both have a plugin named {name}",
-            code=faults.PLUGIN_LOAD_FAILED,
+            code=codes.PLUGIN_LOAD_FAILED,
             suggestion="uninstall one of them",
         )
     if version is not None and not _is_in(plugin.version, version):
         raise EntryPointError(
             f"{name} is installed in version {plugin.version}, which is not in {version}",
-            code=faults.PLUGIN_VERSION,
+            code=codes.PLUGIN_VERSION,
             suggestion=f"pip install '{plugin.distribution}{version}'",
         )
     return plugin
@@ -123,7 +124,7 @@ def load(plugin: InstalledPlugin) -> object:
     except BaseException as error:  # user code
         raise EntryPointError(
             f"{plugin.described} can't be loaded: {describe_with_place(error)}",
-            code=faults.PLUGIN_LOAD_FAILED,
+            code=codes.PLUGIN_LOAD_FAILED,
             suggestion=f"pip install --force-reinstall {plugin.distribution}, or remove it from the manifest",
             traceback=end_of_traceback(error),
         ) from error
@@ -151,7 +152,7 @@ def require_hookspec(plugin: InstalledPlugin, wanted: object) -> None:
             advice = f"upgrade declctl (pip install --upgrade declctl), or install {older}"
         else:
             advice = f"install a version of the plugin for {HOOKSPEC_VERSION}: {newer}"
-    raise EntryPointError(message, code=faults.PLUGIN_HOOKSPEC_VERSION, suggestion=advice)
+    raise EntryPointError(message, code=codes.PLUGIN_HOOKSPEC_VERSION, suggestion=advice)
 
 
 def written_range(plugin: InstalledPlugin) -> str | None:
@@ -212,7 +213,7 @@ def require_loaded(plugin: InstalledPlugin, version: str | None) -> None:
         raise EntryPointError(
             f"{plugin.name} {plugin.version} is installed, but this process has loaded {loaded}, "
             f"which is not in {version}",
-            code=faults.PLUGIN_NEEDS_RESTART,
+            code=codes.PLUGIN_NEEDS_RESTART,
             suggestion="restart the process: it goes on with the code that it has loaded",
         )
 
@@ -249,7 +250,7 @@ def _left_out(name: str, names: tuple[str, ...]) -> EntryPointError:
         advice = f"write {name} instead of {near} in {LOAD_PLUGINS}"
     return EntryPointError(
         f"the plugin {name} is left out: {why}",
-        code=faults.PLUGIN_LEFT_OUT,
+        code=codes.PLUGIN_LEFT_OUT,
         suggestion=f"to load it, {advice}, and start the process again",
     )
 
@@ -259,7 +260,7 @@ def _not_installed(name: str) -> EntryPointError:
     near = faults.closest(name, known)
     return EntryPointError(
         f"no plugin named {name!r} is installed",
-        code=faults.PLUGIN_NOT_INSTALLED,
+        code=codes.PLUGIN_NOT_INSTALLED,
         suggestion=f'did you mean "{near}"?'
         if near
         else f"install it with pip; installed are: {', '.join(known) or 'none'}",

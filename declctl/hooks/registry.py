@@ -13,6 +13,7 @@ import msgspec
 import pluggy
 from msgspec.structs import replace
 
+from declctl import codes
 from declctl.errors import EntryPointError
 from declctl.hooks import PROJECT, faults, specs
 from declctl.hooks.bundle import Bundle
@@ -84,7 +85,7 @@ class PluginRegistry:
             other, _ = self._objects[id(plugin)]
             raise EntryPointError(
                 f"the plugins {name} and {other} are one and the same object",
-                code=faults.PLUGIN_LOAD_FAILED,
+                code=codes.PLUGIN_LOAD_FAILED,
                 suggestion=f"remove {name} or {other} from the manifest",
             )
         self._add(name, plugin, self._members(plugin))
@@ -104,7 +105,7 @@ class PluginRegistry:
         if not listening:
             raise EntryPointError(
                 f"{name} implements none of {', '.join(_EVENT_HOOKS)}, so that it can't listen",
-                code=faults.NO_HOOK,
+                code=codes.NO_HOOK,
                 suggestion="mark a function of one of these names with @declctl.hookimpl, "
                 "or name any function as module:function",
             )
@@ -116,7 +117,7 @@ class PluginRegistry:
         if not reconciling:
             raise EntryPointError(
                 f"{name} does not implement {_RECONCILE}, which mode: Reconcile calls",
-                code=faults.NO_HOOK,
+                code=codes.NO_HOOK,
                 suggestion=f"mark a function {_RECONCILE}(request, ctx) with @declctl.hookimpl, "
                 "or name any such function as module:function",
             )
@@ -172,7 +173,7 @@ class PluginRegistry:
             if not callable(target):
                 raise EntryPointError(
                     f"{text} is a {type(target).__name__}, which can't listen",
-                    code=faults.WRONG_KIND,
+                    code=codes.UNUSABLE,
                     suggestion="name a module, a class or a function",
                 )
             # A function that is itself an entry point and has no mark implements the hook of its mode.
@@ -193,7 +194,7 @@ class PluginRegistry:
             self._manager.register(shown, name=name)
             self._manager.check_pending()
         except pluggy.PluginValidationError as error:
-            raise EntryPointError(f"{name}: {error}", code=faults.WRONG_KIND) from error
+            raise EntryPointError(f"{name}: {error}", code=codes.UNUSABLE) from error
         self._implementations[name] = found
         self._objects[id(plugin)] = (name, plugin)
 
@@ -210,7 +211,7 @@ class PluginRegistry:
                     raise faults.of_function(
                         function,
                         f"{name} has the name of a hook, and is not marked as one",
-                        code=faults.NO_HOOK,
+                        code=codes.NO_HOOK,
                         suggestion="put @declctl.hookimpl above it, or give it another name",
                         bundle=self._bundle,
                     )
@@ -225,10 +226,10 @@ class PluginRegistry:
         hook, options = member.hook, member.options
         if hook not in ARGUMENTS:
             near = faults.closest(hook, ARGUMENTS)
-            code, message = faults.UNKNOWN_HOOK, f"there is no hook {hook!r}"
+            code, message = codes.UNKNOWN_HOOK, f"there is no hook {hook!r}"
             advice = f'did you mean "{near}"?' if near else f"the hooks are {', '.join(ARGUMENTS)}"
         elif options.get("wrapper") or options.get("hookwrapper"):
-            code = faults.WRONG_KIND
+            code = codes.UNUSABLE
             message = f"{hook} of {name} is a wrapper, and each implementation is called by itself"
             advice = "remove wrapper=True"
         else:
@@ -333,7 +334,7 @@ def implementation(hook: str, plugin: str, function: Callable[..., Any], bundle:
         message = f"{name} is asynchronous, and {hook} is called where it cannot be awaited"
         advice = "write `def` instead of `async def`"
     if message:
-        raise faults.of_function(function, message, code=faults.WRONG_KIND, suggestion=advice, bundle=bundle)
+        raise faults.of_function(function, message, code=codes.UNUSABLE, suggestion=advice, bundle=bundle)
     return Implementation(hook, plugin, function, _taken(hook, function, bundle), is_async)
 
 
@@ -371,7 +372,7 @@ def _unknown(
     return faults.of_function(
         function,
         message,
-        code=faults.UNKNOWN_PARAMETER,
+        code=codes.UNKNOWN_PARAMETER,
         suggestion=suggestion,
         bundle=bundle,
         parameter=parameter.name,
@@ -402,7 +403,7 @@ def predicate(name: str, function: Callable[..., Any], bundle: Bundle) -> Predic
             f"{called} is a generator: calling it decides nothing",
             "write `return`, not `yield`",
         )
-        raise faults.of_function(function, message, code=faults.WRONG_KIND, suggestion=advice, bundle=bundle)
+        raise faults.of_function(function, message, code=codes.UNUSABLE, suggestion=advice, bundle=bundle)
     _check_one_object(called, function, bundle, what="filter")
     return Predicate(name, function)
 
@@ -418,7 +419,7 @@ def key_function(name: str, function: Callable[..., Any], bundle: Bundle) -> Key
 
 def _check_one_object(called: str, function: Callable[..., Any], bundle: Bundle, *, what: str) -> None:
     """Raise EntryPointError unless the function can be called with one object, and returns at once."""
-    code = faults.WRONG_KIND
+    code = codes.UNUSABLE
     # An object may have an asynchronous `__call__`.
     each = (function, getattr(function, "__call__", None))  # noqa: B004
     if inspect.isclass(function):
@@ -427,7 +428,7 @@ def _check_one_object(called: str, function: Callable[..., Any], bundle: Bundle,
         message = f"{called} is asynchronous, and a {what} is called where it cannot be awaited"
         advice = "write `def` instead of `async def`"
     elif not _takes_one(function):
-        code = faults.UNKNOWN_PARAMETER
+        code = codes.UNKNOWN_PARAMETER
         message = f"{called} can't be called with one argument, and a {what} is given the object alone"
         advice = f"write def {called}(obj)"
     else:

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
-NOT_AWAITED: Final = "DCL096"
-WRONG_FORM: Final = "DCL097"
+from declctl.codes import NOT_AWAITED, WRONG_FORM
 
 _CONTEXT: Final = "ctx"
 _WRITES: Final = frozenset({"apply", "apply_set", "patch_status"})

@@ -27,7 +27,7 @@ from typing import Literal
 import msgspec
 import yaml
 
-from declctl.manifest import codes
+from declctl import codes
 from declctl.manifest.diagnostics import Diagnostic, Position, Severity, SourceText, closest
 from declctl.manifest.values import BadValue, Json, Path, Schema
 

@@ -22,7 +22,8 @@ from enum import Enum
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
-from declctl.manifest import codes, values
+from declctl import codes
+from declctl.manifest import values
 from declctl.manifest.values import (
     BadValue,
     Json,

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from declctl import codes
 from declctl.errors import ManifestErrors
-from declctl.manifest import codes
 from declctl.manifest.checks.cycles import check_cycles
 from declctl.manifest.checks.finalizers import check_finalizers
 from declctl.manifest.checks.rules import (

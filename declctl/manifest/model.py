@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar
 
-from declctl.manifest import codes
+from declctl import codes
 from declctl.manifest.fields import (
     LocatedSpec,
     Schema,

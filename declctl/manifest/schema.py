@@ -14,8 +14,8 @@ from typing import Literal
 
 import msgspec
 
+from declctl.codes import CODES
 from declctl.errors import UsageError
-from declctl.manifest.codes import CODES
 from declctl.manifest.diagnostics import did_you_mean, listed
 from declctl.manifest.fields import (
     Schema,

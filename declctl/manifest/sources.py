@@ -8,9 +8,9 @@ from pathlib import Path as FilePath
 
 import msgspec
 
+from declctl import codes
 from declctl.errors import ManifestErrors
 from declctl.kit import files as reader
-from declctl.manifest import codes
 from declctl.manifest.diagnostics import Diagnostic, Position, SourceText
 
 _SUFFIXES = (".yaml", ".yml")

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from declctl.codes import PLUGIN_CONFIG
 from declctl.errors import EntryPointError, HandlerFailed
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.calls import call
@@ -198,7 +199,7 @@ def _tells_faults_of_a_config(plugin: _Plugin) -> None:
         with _manifest(plugin, config=config) as path:
             lines = path.read_text("utf-8").splitlines()
             found = check(str(path), children=CHILDREN).errors
-        told = [lines[fault.line - 1].strip() for fault in found if fault.code == "DCL082"]
+        told = [lines[fault.line - 1].strip() for fault in found if fault.code == PLUGIN_CONFIG]
         silent = [key for key in expected if not any(line.startswith(f'"{key}"') for line in told)]
         assert not silent, f"no fault was told at the place of: {', '.join(silent)}; told was: {found}"
 

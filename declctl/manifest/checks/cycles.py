@@ -4,7 +4,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from declctl.manifest import codes
+from declctl import codes
 from declctl.manifest.document import Findings, Location
 from declctl.manifest.values import Json, Path, dotted, entries_at, items_at, value_at
 

@@ -1,6 +1,6 @@
 """Rules for the finalizers of handlers: one handler for each of a kind, and fields that it needs."""
 
-from declctl.manifest import codes
+from declctl import codes
 from declctl.manifest.document import Findings, Location
 from declctl.manifest.values import Json, Path, dotted, entries_at, items_at, value_at
 

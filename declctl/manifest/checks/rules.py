@@ -9,7 +9,7 @@ nor filter by a field that it does not have.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from declctl.manifest import codes
+from declctl import codes
 from declctl.manifest.diagnostics import Severity, did_you_mean, listed
 from declctl.manifest.document import Findings, Location, trap
 from declctl.manifest.fields import default_of, notes_of

@@ -11,7 +11,7 @@ Texts with a form of their own (durations, names, …) are checked in `checks.va
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
-from declctl.manifest import codes
+from declctl import codes
 from declctl.manifest.diagnostics import closest, listed
 from declctl.manifest.document import Findings, Location, resolve, trap
 from declctl.manifest.fields import NOTES, Schema, notes_of

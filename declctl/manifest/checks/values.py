@@ -6,7 +6,7 @@ that a fault is at the place of its condition.
 
 from collections.abc import Callable, Mapping
 
-from declctl.manifest import codes
+from declctl import codes
 from declctl.manifest.document import Findings, Location
 from declctl.manifest.fields import VALUE_KINDS, Schema, notes_of
 from declctl.manifest.values import BadValue, Json, Path, dotted, entries_at, mapping_at, parse_duration

@@ -15,11 +15,12 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from declctl import codes
 from declctl.errors import InvalidRequest, ManifestErrors
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.lint import lint
 from declctl.kit.files import is_exhausted, shown
-from declctl.manifest import Diagnostic, LoadedManifest, codes
+from declctl.manifest import Diagnostic, LoadedManifest
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Location
 from declctl.manifest.model import ConfigSource, ControllerSpec, HandlerSpec, Mode, OnError, PluginSpec

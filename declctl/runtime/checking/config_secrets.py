@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from declctl.codes import FORBIDDEN, SECRET_VALUE
 from declctl.errors import ApiError, Forbidden, ManifestErrors, NotFound, Unauthorized
 from declctl.kit.secret_values import secret_values
 from declctl.kit.text import one_line
-from declctl.manifest.codes import FORBIDDEN, SECRET_VALUE
 from declctl.manifest.rights import SECRETS
 from declctl.manifest.values import FrozenJson
 from declctl.objects import KubeObject

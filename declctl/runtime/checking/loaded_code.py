@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from declctl import codes
 from declctl.decoding.decoders import Transform
 from declctl.errors import EntryPointError, HandlerFailed
 from declctl.hooks import faults as hook_faults
@@ -56,7 +57,6 @@ from declctl.runtime.checking.rules import rules_of
 if TYPE_CHECKING:
     from declctl.hooks.metrics import MetricsRegistry
 
-_UNKNOWN_INDEX = "DCL020"
 _RBAC, _METRICS, _COMMANDS = "declctl_rbac", "declctl_metrics", "declctl_commands"
 READY, DISABLED = "Ready", "Disabled"
 IndexFunction = Callable[[ObjectView], Iterable[str]]
@@ -258,7 +258,7 @@ class _Builder:
         A plugin that `--no-plugins` leaves out is a warning in any case: the user has asked for it.
         """
         fault = Fault.of(error, (*declared.path, "name"))
-        if error.code == hook_faults.PLUGIN_LEFT_OUT:
+        if error.code == codes.PLUGIN_LEFT_OUT:
             fault = msgspec.structs.replace(
                 fault, message=f"{fault.message}; its handlers are not called", severity="warning"
             )
@@ -282,7 +282,7 @@ class _Builder:
         try:
             self._registry.add_plugin(declared.name, plugin)
             for implementation in self._registry.of("declctl_config_schema", [declared.name]):
-                schema = _called(implementation, {}, code=hook_faults.PLUGIN_LOAD_FAILED)
+                schema = _called(implementation, {}, code=codes.PLUGIN_LOAD_FAILED)
                 if not self._declaration.asks_rights:
                     check_config(schema, config, known_later=[each.name for each in declared.unread])
             if self._declaration.checks_configs:
@@ -305,7 +305,7 @@ class _Builder:
         arguments = {"config": complete, "resources": self._declaration.resources}
         for implementation in self._registry.of("declctl_check_config", [declared.name]):
             try:
-                returned = _called(implementation, arguments, code=hook_faults.PLUGIN_LOAD_FAILED)
+                returned = _called(implementation, arguments, code=codes.PLUGIN_LOAD_FAILED)
             except EntryPointError:
                 if known_later:
                     continue  # it may have raised because of the text that stands for a value
@@ -362,7 +362,7 @@ class _Builder:
         if reconciles and self._registry.of("declctl_finalize", [name]) and not self._has_finalizer(entry):
             self.faults.append(
                 Fault(
-                    hook_faults.NO_HOOK,
+                    codes.NO_HOOK,
                     f"{name} implements declctl_finalize, which is never called: the handler {entry.name} "
                     "has no finalizer",
                     entry.path,
@@ -394,7 +394,7 @@ class _Builder:
             raise EntryPointError(
                 f"{without_prefix(where)} does not implement declctl_finalize, which a handler with a "
                 "finalizer has to have",
-                code=hook_faults.NO_HOOK,
+                code=codes.NO_HOOK,
                 suggestion="write a function declctl_finalize(request, ctx) there, marked with "
                 "@declctl.hookimpl, or remove the finalizer",
             )
@@ -405,7 +405,7 @@ class _Builder:
         if not callable(target):
             raise EntryPointError(
                 f"{entry.entry_point} is a {type(target).__name__}, and a function is wanted here",
-                code=hook_faults.WRONG_KIND,
+                code=codes.UNUSABLE,
                 suggestion="write module:function",
             )
         return target
@@ -429,7 +429,7 @@ class _Builder:
                 meant = f'did you mean "{similar[0]}"? Otherwise ' if similar else ""
                 self.faults.append(
                     Fault(
-                        _UNKNOWN_INDEX,
+                        codes.UNKNOWN_REFERENCE,
                         f"there is no index {wanted.name!r} of {wanted.resource}",
                         wanted.path,
                         f"{meant}add it to the indexers of {wanted.resource} in spec.resources",
@@ -474,7 +474,7 @@ class _Builder:
         for origin in self._in_files(_COMMANDS):
             self.faults.append(
                 Fault(
-                    hook_faults.NO_HOOK,
+                    codes.NO_HOOK,
                     f"{origin} implements declctl_commands, which is never called there: the command line "
                     "knows no manifest",
                     self._path_of(origin),
@@ -522,7 +522,7 @@ class _Builder:
                 if any(name == origin or name.partition(":")[0] == origin for name in names)
             )
             try:
-                returned = _called(implementation, {}, code=hook_faults.PLUGIN_LOAD_FAILED)
+                returned = _called(implementation, {}, code=codes.PLUGIN_LOAD_FAILED)
                 rules += rules_of(returned, origin, served)
             except EntryPointError as error:
                 self.faults.append(Fault.of(error, self._path_of(origin)))
@@ -536,18 +536,18 @@ class _Builder:
         return next((plugin.path for plugin in self._declaration.plugins if plugin.name == origin), ())
 
     def _indexers_of(self, implementation: Implementation, resource: str) -> None:
-        declared = _called(implementation, {"resource": resource}, code=hook_faults.BAD_INDEXERS)
+        declared = _called(implementation, {"resource": resource}, code=codes.BAD_INDEX_DECLARATION)
         if not isinstance(declared, Mapping):
             raise EntryPointError(
                 f"declctl_indexers of {implementation.plugin} returned a {type(declared).__name__}",
-                code=hook_faults.BAD_INDEXERS,
+                code=codes.BAD_INDEX_DECLARATION,
                 suggestion="return a mapping of names to functions",
             )
         for name, function in cast("Mapping[Any, Any]", declared).items():
             if not isinstance(name, str) or not callable(function):
                 raise EntryPointError(
                     f"declctl_indexers of {implementation.plugin} has {name!r}: {type(function).__name__}",
-                    code=hook_faults.BAD_INDEXERS,
+                    code=codes.BAD_INDEX_DECLARATION,
                     suggestion="return a mapping of names to functions",
                 )
             self._add_indexer(
@@ -563,7 +563,7 @@ class _Builder:
             raise EntryPointError(
                 f"the index {indexer.name!r} of {resource} is declared by {other.origin} "
                 f"and by {indexer.origin}",
-                code=hook_faults.BAD_INDEXERS,
+                code=codes.BAD_INDEX_DECLARATION,
                 suggestion="give one of them another name",
             )
         indexers.append(indexer)
@@ -581,26 +581,24 @@ def _config_fault(declared: DeclaredPlugin, fault: ConfigFault) -> Fault:
         # Without a config in the manifest, the place is the name of the plugin: not its key, its value.
         at_key = fault.at_key and declared.config_path[-1] == "config"
         path = (*declared.config_path, *fault.path)
-        return Fault(hook_faults.PLUGIN_CONFIG, message, path, fault.suggestion, key=at_key)
+        return Fault(codes.PLUGIN_CONFIG, message, path, fault.suggestion, key=at_key)
     if fault.is_unknown:
-        return Fault(hook_faults.PLUGIN_CONFIG, message, (*source.path, "name"), fault.suggestion)
+        return Fault(codes.PLUGIN_CONFIG, message, (*source.path, "name"), fault.suggestion)
     suggestion = fault.suggestion
     if suggestion == UNQUOTE:  # the source has no quotes
         suggestion = "a value of configFrom is always text: write it under config, or ask the plugin for text"
     if source.secret is not None:
         where = f"of the key {source.secret.key} of the Secret {source.secret.name}"
-        return Fault(
-            hook_faults.PLUGIN_CONFIG, f"{message} ({where})", (*source.path, "secretKeyRef"), suggestion
-        )
+        return Fault(codes.PLUGIN_CONFIG, f"{message} ({where})", (*source.path, "secretKeyRef"), suggestion)
     if source.file is None:
         return Fault(
-            hook_faults.PLUGIN_CONFIG,
+            codes.PLUGIN_CONFIG,
             f"{message} (of the variable {source.env})",
             (*source.path, "env"),
             suggestion,
         )
     # The whole file is the value, so that every fault of it begins with its first character.
-    return Fault(hook_faults.PLUGIN_CONFIG, message, source.path, suggestion, source.file, 1, 1)
+    return Fault(codes.PLUGIN_CONFIG, message, source.path, suggestion, source.file, 1, 1)
 
 
 def _append(lists: dict[str, tuple[str, ...]], name: str, value: str) -> None:

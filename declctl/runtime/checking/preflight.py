@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import structs
 
+from declctl.codes import IMPORT_EXITED, IMPORT_TOO_LONG
 from declctl.hooks import parser
 from declctl.kit import yield_interpreter
 from declctl.kit.memory import too_much
@@ -26,8 +27,6 @@ from declctl.runtime.checking.declaration import (
 )
 from declctl.runtime.checking.preflight_pool import Ending, PreflightProcess
 
-_ENDED = "DCL044"
-_TOO_LONG = "DCL045"
 _FRAME = re.compile(rb'  File "(.*)", line (\d+) in ')
 _HOST = str(Path(__file__).parents[2])
 _SECONDS = 10.0  # time limit of `list_plugins` for all plugins
@@ -124,12 +123,14 @@ def _result_of(
     if report is not None and report.faults is not None:
         return PreflightResult(report.faults, report.hooks, report.seconds)
     at = None if report is None else report.at
-    code, what, when = _TOO_LONG, f"importing it took longer than {timeout:g} s", "when the time was over"
+    code, when = IMPORT_EXITED, "then"
     if ending.memory:
         what = f"importing it {too_much(ending.memory, of_container=True)}"
-        code, when = _ENDED, "then"
     elif not ending.closed:
-        code, what, when = _ENDED, f"importing it ended the process ({how_it_ended(ending.status)})", "then"
+        what = f"importing it ended the process ({how_it_ended(ending.status)})"
+    else:
+        what = f"importing it took longer than {timeout:g} s"
+        code, when = IMPORT_TOO_LONG, "when the time was over"
     plugin = None if report is None else report.plugin
     if at is None and plugin is not None and plugin < len(declaration.plugins):
         fault = _unfinished_plugin(declaration.plugins[plugin], code, what)

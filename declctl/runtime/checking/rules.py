@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from declctl.codes import BAD_RULE
 from declctl.errors import EntryPointError
 from declctl.runtime.checking.declaration import CodeRule
 
-_BAD_RULE = "DCL088"
 _LISTS = ("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs", "namespaces")
 _EVERYWHERE = ["*"]
 _EXAMPLE = 'such as {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}'
@@ -73,4 +73,4 @@ def _texts(rule: Mapping[Any, Any], name: str, origin: str) -> list[str]:
 
 
 def _bad(origin: str, what: str, advice: str) -> EntryPointError:
-    return EntryPointError(f"declctl_rbac of {origin} returned {what}", code=_BAD_RULE, suggestion=advice)
+    return EntryPointError(f"declctl_rbac of {origin} returned {what}", code=BAD_RULE, suggestion=advice)

@@ -19,6 +19,7 @@ from itertools import islice
 
 import msgspec
 
+from declctl import codes
 from declctl.errors import (
     ApiError,
     EntryPointError,
@@ -87,13 +88,13 @@ from declctl.runtime.threads import in_thread
 from declctl.writes import ChildCache, DeclaredWrites, drops_set_annotations
 
 _REASONS = {
-    "DCL042": "SyntaxError",
-    "DCL043": "ImportFailed",
-    "DCL044": "ImportFailed",
-    "DCL045": "ImportTimeout",
-    "DCL051": "Forbidden",
-    "DCL057": "SecretUnavailable",
-    "DCL087": "RestartRequired",
+    codes.HANDLER_SYNTAX: "SyntaxError",
+    codes.IMPORT_RAISED: "ImportFailed",
+    codes.IMPORT_EXITED: "ImportFailed",
+    codes.IMPORT_TOO_LONG: "ImportTimeout",
+    codes.FORBIDDEN: "Forbidden",
+    codes.SECRET_VALUE: "SecretUnavailable",
+    codes.PLUGIN_NEEDS_RESTART: "RestartRequired",
 }
 # What leads from a watched object to keys of a reconciler. A resync of it does not: that of the reconciler's
 # own objects has all keys.

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from declctl.cli import completion
-from declctl.manifest.codes import CODES
+from declctl.codes import CODES
 
 ROOT = Path(__file__).parents[3]
 MANIFEST = """\

@@ -2,7 +2,7 @@
 
 import pytest
 
-from declctl.manifest.codes import CODES
+from declctl.codes import CODES
 from declctl.runtime.reasons import CONDITIONS, REASONS
 
 

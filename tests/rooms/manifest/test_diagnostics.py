@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from declctl.codes import CODES
 from declctl.manifest import Diagnostic, render_github, render_json, render_text
-from declctl.manifest.codes import CODES
 from declctl.manifest.diagnostics import in_order
 
 FAULT = Diagnostic(

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from declctl.codes import CODES
 from declctl.errors import UsageError
 from declctl.manifest import explain, schema, schema_with_plugins
-from declctl.manifest.codes import CODES
 from declctl.manifest.schema import published
 
 ROOT = Path(__file__).parents[3]

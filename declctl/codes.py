@@ -17,8 +17,7 @@ A code never gets another meaning. The families:
 
 `docs/errors.md` explains each code with an example; a test checks that no code is missing. The package
 contains that page, and `declctl explain DCL012` prints one section of it. `manifest` reports the faults of
-the text; `runtime` reports those of DCL04x, DCL05x, DCL08x,
-DCL09x and DCL11x.
+the text, `hooks` and `runtime` those of code, plugins and the cluster. No other file writes a code as text.
 """
 
 import re
@@ -102,13 +101,11 @@ MODULE_NOT_FOUND: Final = _code(
 ATTRIBUTE_NOT_FOUND: Final = _code("DCL041", "The module of an entry point has no such attribute.")
 HANDLER_SYNTAX: Final = _code("DCL042", "A handler file is not valid Python.")
 IMPORT_RAISED: Final = _code("DCL043", "A handler file raised an exception while it was imported.")
-IMPORT_ENDED_PROCESS: Final = _code("DCL044", "A handler file ended the process while it was imported.")
+IMPORT_EXITED: Final = _code("DCL044", "A handler file ended the process while it was imported.")
 IMPORT_TOO_LONG: Final = _code("DCL045", "Importing the handlers took longer than reload.preflightTimeout.")
 UNKNOWN_PARAMETER: Final = _code("DCL046", "A hook has a parameter that declctl does not offer to it.")
 NO_HOOK: Final = _code("DCL047", "An entry point is not a hook, or is a module or class without hooks.")
-WRONG_KIND_OF_THING: Final = _code(
-    "DCL048", "An entry point names something that can't be used at this place."
-)
+UNUSABLE: Final = _code("DCL048", "An entry point names something that can't be used at this place.")
 BAD_INDEX_DECLARATION: Final = _code(
     "DCL049", "An index is declared without a function that returns texts, or twice."
 )
@@ -196,7 +193,7 @@ BAD_METRICS: Final = _code(
 CODE_PATTERN: Final = re.compile(r"DCL-?\d{1,6}", re.IGNORECASE | re.ASCII)
 """A code, also a mistyped one; `declctl explain` uses it to distinguish codes from field paths."""
 
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parent
 _PAGES = (_PACKAGE / "errors.md", _PACKAGE.parent / "docs" / "errors.md")  # installed; in a checkout
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
