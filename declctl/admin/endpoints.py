@@ -6,124 +6,40 @@ a list of a large cache would block the machinery.
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
 from declctl.admin.access import answer, redacted, refusal, type_name
-from declctl.admin.reviews import ReviewSender
 from declctl.errors import ApiError, MalformedAnswer, NotFound, UsageError
 from declctl.informer import Lister
 from declctl.kit import Clock
 from declctl.kit.documents import document_of
 from declctl.kit.secret_values import is_secret, without_values
 from declctl.kit.text import excerpt, one_line
-from declctl.manifest import Plan
 from declctl.manifest.values import BadValue, parse_duration
 from declctl.objects import FieldPathError, FieldSelector, ObjectKey, ObjectView
-from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
-from declctl.runtime.handling.plugin_metrics import PluginMetrics
-from declctl.runtime.handling.queue_listing import DEFAULT_ITEMS, MOST_ITEMS, QueueListing
-from declctl.runtime.handling.tap import HandlerTap
+from declctl.runtime.handling.dead_letters import RequeueResult
+from declctl.runtime.handling.queue_listing import DEFAULT_ITEMS, MOST_ITEMS
 from declctl.runtime.log import LEVELS, Log, LogLevelControl
-from declctl.runtime.planning.running_plan import RunningSnapshot
 from declctl.runtime.reloading.changes import STOPPING, Outcome
 from declctl.runtime.reporting.status import ControllerStatus
-from declctl.runtime.reporting.why import WriteExplanation
 from declctl.runtime.scheduling.schedules import TriggerResult
+
+if TYPE_CHECKING:  # for annotations alone
+    from declctl.runtime.runtime import Runtime
 
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _STATUS = {"Applied": 200, "Unchanged": 200, "Refused": 422}
 _SHORTEST, _LONGEST = 1.0, 86_400.0  # seconds for which a level of the log is changed
 
 
-class ControlledRuntime(Protocol):
-    """The methods of a running controller that this room needs: those of `Runtime`, or of a fake in a test.
-
-    Called on the machinery loop.
-    """
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the active generation."""
-        ...
-
-    @property
-    def client(self) -> ReviewSender | None:
-        """The client of the API server; None before it has connected."""
-        ...
-
-    @property
-    def plugin_metrics(self) -> PluginMetrics:
-        """The metrics that plugins and handler files add."""
-        ...
-
-    def status(self) -> ControllerStatus:
-        """The figures of this moment."""
-        ...
-
-    def running(self) -> RunningSnapshot | None:
-        """The active generation, for a comparison; None before the first."""
-        ...
-
-    def lister(self, resource: str) -> Lister | None:
-        """The cache of a resource; None if there is no such resource."""
-        ...
-
-    async def reload(self, *, asked: bool = True, force: bool = False) -> Outcome:
-        """Load the files as the next generation; with `force`, load all code anew."""
-        ...
-
-    async def rollback(self, number: int | None = None) -> Outcome:
-        """Commit the previous generation again, or the one of that number."""
-        ...
-
-    def trigger(self, schedule: str) -> TriggerResult:
-        """Call the function of a schedule now; returns at once."""
-        ...
-
-    def dead_letters(self) -> Sequence[DeadLetter]:
-        """What handlers have given up with `onFailure: DeadLetter`."""
-        ...
-
-    def requeue(
-        self, handler: str | None = None, key: str | None = None
-    ) -> Mapping[RequeueResult, int] | None:
-        """Queue dead letters again: of all handlers, of one, or of one key; the number by result.
-
-        None if the process ends. Raises KeyError for an unknown handler.
-        """
-        ...
-
-    async def queue(self, handler: str, most: int) -> QueueListing | None:
-        """What waits for a handler: the next `most` items; None if there is no such handler."""
-        ...
-
-    @property
-    def log_level(self) -> LogLevelControl | None:
-        """The level of the process's log; None if it can't be changed."""
-        ...
-
-    async def why(self, resource: str, key: str, field: str = "") -> WriteExplanation:
-        """Who wrote the fields of an object; raises ApiError, UsageError and FieldPathError."""
-        ...
-
-    def history(self) -> dict[str, Any]:
-        """The outcomes of the newest attempts, as JSON has them."""
-        ...
-
-    @property
-    def tap(self) -> HandlerTap:
-        """The calls of all handlers, for those who listen."""
-        ...
-
-
 class Probes:
     """The endpoints about the process itself."""
 
-    def __init__(self, runtime: ControlledRuntime) -> None:
+    def __init__(self, runtime: "Runtime") -> None:
         self._runtime = runtime
 
     async def alive(self, _request: web.Request) -> web.StreamResponse:
@@ -165,7 +81,7 @@ def reasons(status: ControllerStatus, *, texts: bool) -> list[str]:
 class CacheReads:
     """`/cache` and `/index`."""
 
-    def __init__(self, runtime: ControlledRuntime) -> None:
+    def __init__(self, runtime: "Runtime") -> None:
         self._runtime = runtime
 
     async def keys(self, request: web.Request) -> web.StreamResponse:
@@ -251,7 +167,7 @@ def _sorted(keys: Iterable[ObjectKey]) -> list[str]:
 class DeadLetterOffice:
     """`/deadletters` and `/-/requeue`."""
 
-    def __init__(self, runtime: ControlledRuntime) -> None:
+    def __init__(self, runtime: "Runtime") -> None:
         self._runtime = runtime
 
     async def letters(self, request: web.Request) -> web.StreamResponse:
@@ -298,7 +214,7 @@ class DeadLetterOffice:
 class QueueReads:
     """`/queue`."""
 
-    def __init__(self, runtime: ControlledRuntime) -> None:
+    def __init__(self, runtime: "Runtime") -> None:
         self._runtime = runtime
 
     async def waiting(self, request: web.Request) -> web.StreamResponse:
@@ -318,11 +234,11 @@ class QueueReads:
         return answer(await asyncio.to_thread(document_of, listing))
 
 
-def _handlers(runtime: ControlledRuntime) -> list[str]:
+def _handlers(runtime: "Runtime") -> list[str]:
     return [handler.name for handler in runtime.status().handlers]
 
 
-def _no_handler(runtime: ControlledRuntime, name: str) -> web.Response:
+def _no_handler(runtime: "Runtime", name: str) -> web.Response:
     known = ", ".join(_handlers(runtime)) or "none"
     return refusal(404, f"No handler is named {excerpt(name, most=80)}; the manifest declares {known}.")
 
@@ -330,7 +246,7 @@ def _no_handler(runtime: ControlledRuntime, name: str) -> web.Response:
 class LogLevels:
     """`/-/loglevel`: changes the level of the process's log, for a time if that is asked for."""
 
-    def __init__(self, runtime: ControlledRuntime, *, clock: Clock, log: Log | None) -> None:
+    def __init__(self, runtime: "Runtime", *, clock: Clock, log: Log | None) -> None:
         self._runtime = runtime
         self._clock = clock
         self._log = log
@@ -395,7 +311,7 @@ class LogLevels:
 class WriteReasons:
     """`/why`."""
 
-    def __init__(self, runtime: ControlledRuntime) -> None:
+    def __init__(self, runtime: "Runtime") -> None:
         self._runtime = runtime
 
     async def why(self, request: web.Request) -> web.StreamResponse:
@@ -423,7 +339,7 @@ class WriteReasons:
 class ReloadOrders:
     """Requests reloads. Keeps their tasks, because a reload goes on when its client disconnects."""
 
-    def __init__(self, runtime: ControlledRuntime) -> None:
+    def __init__(self, runtime: "Runtime") -> None:
         self._runtime = runtime
         self._running: set[asyncio.Task[object]] = set()  # the loop itself has only weak references to tasks
 

@@ -8,7 +8,7 @@ lists the metrics without a process, for the dashboard, for alert rules and for 
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -27,7 +27,6 @@ from prometheus_client.utils import floatToGoString
 
 from declctl import __version__
 from declctl.admin.access import Reason, refusal
-from declctl.admin.endpoints import ControlledRuntime
 from declctl.kit.histogram import HistogramFigures
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.plugin_metrics import ScrapeFault
@@ -50,6 +49,9 @@ from declctl.runtime.reporting.status import (
     ControllerStatus,
     Figure,
 )
+
+if TYPE_CHECKING:  # for annotations alone
+    from declctl.runtime.runtime import Runtime
 
 _Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 _EOF = b"# EOF\n"
@@ -129,7 +131,7 @@ _SELECTED = "declctl_selected_namespaces"
 class Metrics:
     """The endpoint."""
 
-    def __init__(self, runtime: ControlledRuntime, refused: Mapping[Reason, int]) -> None:
+    def __init__(self, runtime: "Runtime", refused: Mapping[Reason, int]) -> None:
         self._plugins = runtime.plugin_metrics
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(StatusCollector(runtime.status, refused, lambda: self._plugins.faults))

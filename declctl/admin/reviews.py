@@ -16,14 +16,14 @@ Anybody can send a token, so that two things are kept apart:
 import asyncio
 import hashlib
 from collections.abc import Callable, Hashable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from declctl.admin.authorization import ALLOWED, UNAUTHENTICATED, AccessVerdict, Decision
 from declctl.errors import ApiError, Forbidden
 from declctl.kit import Clock
 from declctl.kit.text import excerpt
 from declctl.kit.token_bucket import ClientBuckets, TokenBucket
-from declctl.objects import KubeObject
+from declctl.objects import KubeObject, RequestSender
 from declctl.runtime.log import Log
 
 REVIEW_SECONDS: Final = 10.0  # from the question on; for this time an answer counts, even if rights change
@@ -39,14 +39,6 @@ _NOT_REVIEWED = "The token could not be reviewed; the log of the process says wh
 _TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 V = TypeVar("V")
-
-
-class ReviewSender(Protocol):
-    """A client of the API server."""
-
-    async def request_json(self, method: str, path: str, *, body: KubeObject | None = None) -> KubeObject:
-        """Send one request; raises the ApiError family."""
-        ...
 
 
 class Unreviewed(Exception):
@@ -131,7 +123,7 @@ class ReviewedToken:
     that makes no sense, the request is refused. Of a token only the digest is kept. Used on one loop.
     """
 
-    def __init__(self, sender: ReviewSender, *, clock: Clock, log: Log | None = None) -> None:
+    def __init__(self, sender: RequestSender, *, clock: Clock, log: Log | None = None) -> None:
         self._sender = sender
         self._clock = clock
         self._faults = ReviewFaults(clock, log)

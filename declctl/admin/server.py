@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -25,7 +25,6 @@ from declctl.admin.access import Access, Reason, Refusals, ServerLog, as_sentenc
 from declctl.admin.authorization import Authorizer, StaticToken, TokenFile
 from declctl.admin.endpoints import (
     CacheReads,
-    ControlledRuntime,
     DeadLetterOffice,
     LogLevels,
     Probes,
@@ -53,6 +52,9 @@ from declctl.manifest.model import AdminAuthorization, AdminSpec
 from declctl.manifest.values import Address
 from declctl.runtime.log import Log
 
+if TYPE_CHECKING:  # for annotations alone
+    from declctl.runtime.runtime import Runtime
+
 HEAD_SECONDS = 10.0  # from the first byte of a request, or from the connection, to the end of its head
 IDLE_SECONDS = 30.0  # between two requests, and for a client that does not read
 MOST_CONNECTIONS = 64
@@ -72,23 +74,11 @@ _METRICS_PATH = "/metrics"
 RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-class Transport(Protocol):
-    """The methods of asyncio's transport that are needed."""
-
-    def abort(self) -> None:
-        """Close the connection at once; unsent bytes are dropped."""
-        ...
-
-    def get_write_buffer_size(self) -> int:
-        """The number of bytes that the client has not taken yet."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class Connection:
     """One open connection. Times are those of its table's clock."""
 
-    transport: Transport
+    transport: asyncio.Transport
     whose: str  # the address of the client
     since: float  # the time at which it began to wait for its client
     deadline: float
@@ -121,7 +111,7 @@ class ConnectionTable:
     def __len__(self) -> int:
         return len(self._open)
 
-    def opened(self, transport: Transport, whose: str) -> None:
+    def opened(self, transport: asyncio.Transport, whose: str) -> None:
         """Add a new connection."""
         now = self._clock.monotonic()
         self._open[transport] = Connection(transport, whose, now, now + HEAD_SECONDS)
@@ -137,7 +127,7 @@ class ConnectionTable:
                 f"a connection from {last.whose} was closed: there were {len(self._open)} at a time",
             )
 
-    def received(self, transport: Transport, size: int = 1) -> bool:
+    def received(self, transport: asyncio.Transport, size: int = 1) -> bool:
         """Note received bytes. False if they were too many: then the connection is closed."""
         one = self._open.get(transport)
         if one is None:
@@ -155,7 +145,7 @@ class ConnectionTable:
             one.deadline = self._clock.monotonic() + HEAD_SECONDS
         return True
 
-    def closed(self, transport: Transport) -> bool:
+    def closed(self, transport: asyncio.Transport) -> bool:
         """Remove a closed connection; returns whether it was there."""
         return self._open.pop(transport, None) is not None
 
@@ -289,7 +279,7 @@ def _peer(transport: asyncio.BaseTransport) -> str:
 
 @asynccontextmanager
 async def serve(
-    runtime: ControlledRuntime,
+    runtime: "Runtime",
     address: Address,
     *,
     metrics: Address | None = None,
@@ -471,7 +461,7 @@ def front(
     folder: Path = Path(),
     manifest: str | None = None,
     log: Log | None = None,
-) -> Callable[[ControlledRuntime], AbstractAsyncContextManager[None]]:
+) -> Callable[["Runtime"], AbstractAsyncContextManager[None]]:
     """The server as a front of the runtime: entered and left with it.
 
     - `address`: None stands for that of the manifest.
@@ -481,7 +471,7 @@ def front(
     """
 
     @asynccontextmanager
-    async def admin(runtime: ControlledRuntime) -> AsyncGenerator[None, None]:
+    async def admin(runtime: "Runtime") -> AsyncGenerator[None, None]:
         spec, clock = runtime.plan.admin, SystemClock()
         authorizer = await authorizer_of(runtime, given=given, folder=folder, clock=clock, log=log)
         where = address or spec.bind_address
@@ -581,7 +571,7 @@ def _addresses(plan: Plan, admin: Address | None) -> Sequence[tuple[AddressRole,
 
 
 async def authorizer_of(
-    runtime: ControlledRuntime,
+    runtime: "Runtime",
     *,
     given: StaticToken | TokenFile | None,
     folder: Path,
@@ -609,7 +599,7 @@ async def authorizer_of(
 
 
 def application(
-    runtime: ControlledRuntime,
+    runtime: "Runtime",
     access: Access,
     reloads: ReloadOrders,
     levels: LogLevels,
@@ -652,7 +642,7 @@ def application(
 
 
 def metrics_application(
-    runtime: ControlledRuntime, access: Access, *, connections: ConnectionTable, refusals: Refusals
+    runtime: "Runtime", access: Access, *, connections: ConnectionTable, refusals: Refusals
 ) -> web.Application:
     """The one route of the metrics address, with the checks and limits of the admin address."""
     app = web.Application(
@@ -667,7 +657,7 @@ def metrics_application(
     return app
 
 
-def _metrics(runtime: ControlledRuntime, refusals: Refusals) -> Handler:
+def _metrics(runtime: "Runtime", refusals: Refusals) -> Handler:
     def scraper() -> Handler:
         # Late: prometheus-client takes 20 ms, which a process without a scraper does not need.
         from declctl.admin.metrics import Metrics

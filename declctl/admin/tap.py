@@ -8,34 +8,23 @@ so that proxies and clients see that the connection lives. A client that does no
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
 from declctl.admin.access import refusal
 from declctl.kit.text import excerpt, to_json
 from declctl.manifest.diagnostics import closest
-from declctl.runtime.handling.tap import HandlerTap, TapFilter, TapListener, TapMark, TappedCall
-from declctl.runtime.reporting.status import ControllerStatus
+from declctl.runtime.handling.tap import TapFilter, TapListener, TapMark, TappedCall
+
+if TYPE_CHECKING:  # for annotations alone
+    from declctl.runtime.runtime import Runtime
 
 MOST_LISTENERS = 4  # of the 16 requests that the address answers at a time
 LOOK_SECONDS: Final = 1.0  # between two looks whether the client is still there, and may still see calls
 _SILENT_LOOKS = 10  # after which a comment is sent
 _WRITE_SECONDS = 30.0  # for a client that does not read
 _FLAGS = ("true", "1", "yes")
-
-
-class TappedRuntime(Protocol):
-    """The parts of a running controller that are needed."""
-
-    @property
-    def tap(self) -> HandlerTap:
-        """The calls of all handlers."""
-        ...
-
-    def status(self) -> ControllerStatus:
-        """The figures of this moment."""
-        ...
 
 
 class TapStreams:
@@ -45,9 +34,7 @@ class TapStreams:
     streams, so that the server does not wait for them.
     """
 
-    def __init__(
-        self, runtime: TappedRuntime, *, end_of: Callable[[web.Request], Awaitable[str | None]]
-    ) -> None:
+    def __init__(self, runtime: "Runtime", *, end_of: Callable[[web.Request], Awaitable[str | None]]) -> None:
         self._runtime = runtime
         self._end_of = end_of
 

@@ -109,7 +109,7 @@ def _completing(name: str) -> _Completion:
 def _complete_contexts(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     from declctl.cli.completion import contexts
 
-    return contexts(ctx, incomplete)
+    return contexts(ctx.params.get("kubeconfig"), incomplete)
 
 
 _ManifestArgument = Annotated[
@@ -1482,15 +1482,6 @@ def invoke(arguments: Sequence[str], *, is_process: bool = False) -> int:
     return status if isinstance(status, int) else 0
 
 
-class _Context(Protocol):
-    """The part of a command's context that is used."""
-
-    @property
-    def command_path(self) -> str: ...
-
-    def get_usage(self) -> str: ...
-
-
 @runtime_checkable
 class _WrongUsage(Protocol):
     """The part of typer's usage errors that is used. The module of their classes depends on the version."""
@@ -1502,7 +1493,7 @@ class _WrongUsage(Protocol):
 
 def _show(error: _WrongUsage) -> None:
     """Print usage, a hint and the message, as typer does, with the user's text on one line."""
-    context: _Context | None = getattr(error, "ctx", None)
+    context: typer.Context | None = getattr(error, "ctx", None)
     message = error.format_message()
     if context is not None:
         # The help, as the answer to a command line without arguments. It begins with the usage; to make the

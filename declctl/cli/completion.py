@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 _MOST_BYTES = 1 << 20  # of one file: a larger one takes too long
 _MOST_FILES = 20  # of a folder
@@ -19,15 +19,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Completions = list[tuple[str, str]]
 """Candidates, each with its help."""
-
-
-class CompletionContext(Protocol):
-    """The part of typer's context that is used: the parameters before the word that is completed."""
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """The values so far, by parameter."""
-        ...
 
 
 def _quiet(complete: Callable[P, Completions]) -> Callable[P, Completions]:
@@ -78,11 +69,11 @@ def _reasons(incomplete: str) -> Completions:
 
 
 @_quiet
-def contexts(context: CompletionContext, incomplete: str) -> Completions:
-    """The contexts of the kubeconfig: that of --kubeconfig, else as kubectl finds it."""
-    given, variable = context.params.get("kubeconfig"), os.environ.get("KUBECONFIG")
+def contexts(given: str | None, incomplete: str) -> Completions:
+    """The contexts of the kubeconfig: that of --kubeconfig, if it was given, else as kubectl finds it."""
+    variable = os.environ.get("KUBECONFIG")
     if given:
-        files = [Path(str(given))]
+        files = [Path(given)]
     elif variable:
         files = [Path(name) for name in variable.split(os.pathsep) if name]
     else:

@@ -1,10 +1,10 @@
 """The fields of kinds by the OpenAPI schemas of a server: finds the fields that a kind does not have."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from declctl.errors import Forbidden, MalformedAnswer, NotFound
-from declctl.objects import GroupVersionKind, KubeObject
+from declctl.objects import GroupVersionKind, RequestSender
 
 _INDEX = "/openapi/v3"
 _REFERENCE = "#/components/schemas/"
@@ -26,18 +26,10 @@ class UnknownField(NamedTuple):
     names: Sequence[str]  # the names that the schema has there
 
 
-class SchemaServer(Protocol):
-    """What is needed of the transport."""
-
-    async def request_json(self, method: str, path: str) -> KubeObject:
-        """One request; raises ApiError."""
-        ...
-
-
 class KindFields:
     """Reads the schemas of one server, each document once."""
 
-    def __init__(self, server: SchemaServer) -> None:
+    def __init__(self, server: RequestSender) -> None:
         self._server = server
         self._documents: dict[str, Mapping[str, _Schema]] = {}  # by root, such as apis/apps/v1
 

@@ -8,7 +8,7 @@ manifest matches are listed.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -38,6 +38,9 @@ from declctl.runtime.checking.check import CheckResult, check, refused_request
 from declctl.runtime.checking.config_secrets import SecretReader, UnreadSecretKey
 from declctl.runtime.checking.declaration import SecretKey
 from declctl.runtime.checking.preflight_pool import PreflightPool
+
+if TYPE_CHECKING:  # late: without --cluster no client is needed
+    from declctl.transport import Client
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _MOST_NAMESPACES = 50  # of those that a selector matches, in which rights are asked for
@@ -84,7 +87,7 @@ async def _ask_cluster(
 
 
 async def ask_about(
-    checked: CheckResult, server: "Server", *, namespace: str | None = None
+    checked: CheckResult, server: "Client", *, namespace: str | None = None
 ) -> "ClusterFindings":
     """What the server has against a manifest that was read; nothing against one that could not be.
 
@@ -140,18 +143,6 @@ def number_of(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-class Server(Protocol):
-    """What is needed of the transport."""
-
-    async def discover(self, gvk: GroupVersionKind) -> Resource:
-        """The resource of a kind; raises NotFound."""
-        ...
-
-    async def request_json(self, method: str, path: str, *, body: KubeObject | None = None) -> KubeObject:
-        """One request; raises ApiError."""
-        ...
-
-
 class ClusterFindings(msgspec.Struct, frozen=True):
     """What a cluster has against manifests, and what their selectors of namespaces match."""
 
@@ -163,7 +154,7 @@ class ClusterFindings(msgspec.Struct, frozen=True):
 
 async def ask_cluster(
     loaded: LoadedManifest,
-    server: Server,
+    server: "Client",
     *,
     code: Mapping[str, HandlerCode] | None = None,
     namespace: str = "default",
@@ -206,7 +197,7 @@ _Selected = Mapping[str, Sequence[str]]
 
 
 async def _selected(
-    loaded: LoadedManifest, server: Server, rights: "RightsCheck"
+    loaded: LoadedManifest, server: "Client", rights: "RightsCheck"
 ) -> tuple[_Selected, list[Diagnostic]]:
     """The namespaces that the selectors of a manifest match now, and what the server has against that."""
     selected, found = dict[str, Sequence[str]](), list[Diagnostic]()
@@ -243,7 +234,7 @@ def _spaces(scope: Scope, selected: _Selected) -> Sequence[str | None]:
 
 
 async def _served(
-    loaded: LoadedManifest, planned: Plan, server: Server, found: list[Diagnostic]
+    loaded: LoadedManifest, planned: Plan, server: "Client", found: list[Diagnostic]
 ) -> dict[GroupVersionKind, Resource]:
     """The resources of the kinds of a manifest; a kind that the server does not serve is added to `found`."""
     kinds: dict[GroupVersionKind, Resource] = {}
@@ -282,7 +273,7 @@ async def _served(
     return kinds
 
 
-async def _other_version(kind: str, server: Server) -> str | None:
+async def _other_version(kind: str, server: "Client") -> str | None:
     """An apiVersion in which the server has a kind of that name; of several, the first that it lists."""
     groups = (await server.request_json("GET", "/apis")).get("groups") or ()
     served = [str((group.get("preferredVersion") or {}).get("groupVersion") or "") for group in groups]
@@ -298,7 +289,7 @@ async def _other_version(kind: str, server: Server) -> str | None:
 async def _refused_selectors(
     loaded: LoadedManifest,
     planned: Plan,
-    server: Server,
+    server: "Client",
     kinds: Mapping[GroupVersionKind, Resource],
     selected: _Selected,
 ) -> AsyncIterator[Diagnostic]:
@@ -389,7 +380,7 @@ def _without_status(
 class RightsCheck:
     """Asks a server for rights. Each question is sent once."""
 
-    def __init__(self, loaded: LoadedManifest, server: Server) -> None:
+    def __init__(self, loaded: LoadedManifest, server: "Client") -> None:
         self._loaded = loaded
         self._server = server
         self._answers: dict[_AccessQuestion, bool] = {}
@@ -449,7 +440,7 @@ def _quoted(texts: Iterable[str]) -> str:
     return ", ".join(f'"{text}"' for text in texts)
 
 
-async def _missing_namespaces(loaded: LoadedManifest, server: Server) -> AsyncIterator[Diagnostic]:
+async def _missing_namespaces(loaded: LoadedManifest, server: "Client") -> AsyncIterator[Diagnostic]:
     """A warning for each namespace that does not exist; none if the user may not read namespaces."""
     named = {watch.namespace for resource in plan(loaded.controller).resources for watch in resource.watches}
     for namespace in sorted(filter(None, named)):
@@ -467,7 +458,7 @@ async def _missing_namespaces(loaded: LoadedManifest, server: Server) -> AsyncIt
 
 
 async def _missing_secrets(
-    loaded: LoadedManifest, server: Server, namespace: str
+    loaded: LoadedManifest, server: "Client", namespace: str
 ) -> AsyncIterator[Diagnostic]:
     """A fault for each value of a plugin's config whose Secret or key is not there.
 
@@ -487,7 +478,7 @@ async def _missing_secrets(
                     yield loaded.fault(unread.code, path, unread.message, suggestion=unread.suggestion)
 
 
-async def _allowed(server: Server, question: _AccessQuestion) -> bool:
+async def _allowed(server: "Client", question: _AccessQuestion) -> bool:
     resource, _, subresource = question.resource.partition("/")
     asked = {
         "group": question.group,

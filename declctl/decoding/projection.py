@@ -432,7 +432,7 @@ _Parts = tuple[bytes, tuple[Projected, ...], Frame]  # labels, values, frame
 
 
 class RecordRemaker:
-    """Converts records of other layouts of the same kind to `layout`, a `Remake`. Used by one thread.
+    """Converts records of other layouts of the same kind to `layout`. Used by one thread.
 
     The object in a frame was transformed before, so no transform is applied. `drop_fields` are dropped.
     Records of the layout `alike` keep their frames, because `layout` would make the same ones. If they have

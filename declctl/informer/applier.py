@@ -11,12 +11,12 @@ notifications.
 import logging
 from collections.abc import Collection, Generator, Iterator, Sequence
 from itertools import islice
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from declctl.decoding.projection import Projection
+from declctl.decoding.projection import Projection, RecordRemaker
 from declctl.errors import CacheError, MalformedAnswer
 from declctl.informer.queues.real_fifo import Bookmark, Departure, Replacement
 from declctl.informer.stores.thread_safe_store import Indexer
@@ -366,18 +366,6 @@ def _same(stored: Record, record: Record) -> bool:
     return stored.frame == record.frame or codec.decode(stored.frame) == codec.decode(record.frame)
 
 
-class Remake(Protocol):
-    """Converts records to another layout; raises CacheError for a record that can't be converted."""
-
-    def __call__(self, record: Record) -> Record:
-        """Convert one record."""
-        ...
-
-    def many(self, records: Sequence[Record]) -> Sequence[Record]:
-        """Convert many records, in less time than one by one."""
-        ...
-
-
 class Reprojection:
     """Converts the records of one store to the layout of another projection. Used on the loop of the store.
 
@@ -388,7 +376,7 @@ class Reprojection:
     moment. With `take_over_first`, each record is put into the store as soon as it is converted.
     """
 
-    def __init__(self, indexer: Indexer, projection: Projection, remake: Remake) -> None:
+    def __init__(self, indexer: Indexer, projection: Projection, remake: RecordRemaker) -> None:
         self.projection = projection
         self.is_over = False  # the take-over is complete, or another reprojection took its place
         self._indexer = indexer

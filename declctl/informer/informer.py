@@ -17,14 +17,13 @@ from contextlib import contextmanager
 import msgspec
 
 from declctl.decoding.decoders import Transform
-from declctl.decoding.projection import Projection, ProjectionStatistics
+from declctl.decoding.projection import Projection, ProjectionStatistics, RecordRemaker
 from declctl.errors import CacheError
 from declctl.informer.applier import (
     NO_DIFFERENCES,
     Applier,
     NamespacedApplier,
     RelistDifferences,
-    Remake,
     Reprojection,
     UidChange,
 )
@@ -237,7 +236,7 @@ class SharedIndexInformer:
         """Decode with another projection from now on. Cached records stay as they are."""
         self._decode_by(projection, None)
 
-    def begin_reprojection(self, projection: Projection, remake: Remake) -> Reprojection:
+    def begin_reprojection(self, projection: Projection, remake: RecordRemaker) -> Reprojection:
         """A reprojection, which makes the cached records as `projection` would have decoded them.
 
         `remake` makes one record. The cache changes only with `take_over` or `take_over_first`.

@@ -10,14 +10,13 @@ from declctl.leadership.elector import (
     LeaseTimes,
     new_identity,
 )
-from declctl.leadership.lease import LeaderElectionRecord, LeaseClient, LeaseLock
+from declctl.leadership.lease import LeaderElectionRecord, LeaseLock
 
 __all__ = [
     "LeaderCallbacks",
     "LeaderElectionRecord",
     "LeaderElector",
     "LeadershipStatus",
-    "LeaseClient",
     "LeaseLock",
     "LeaseTimes",
     "new_identity",

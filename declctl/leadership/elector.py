@@ -44,7 +44,7 @@ from declctl.errors import ApiError, Conflict, DeclctlError, Forbidden, NotFound
 from declctl.kit import Clock
 from declctl.leadership.lease import (
     LeaderElectionRecord,
-    LeaseClient,
+    LeaseLock,
     micro_time,
     missing_right,
     new_lease,
@@ -435,7 +435,7 @@ class LeaderElector:
 
     def __init__(
         self,
-        lease: LeaseClient,
+        lease: LeaseLock,
         *,
         times: LeaseTimes,
         clock: Clock,

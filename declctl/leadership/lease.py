@@ -6,12 +6,11 @@ the same name); fields that an elector does not know are kept. `LeaseLock` sends
 
 from datetime import UTC, datetime
 from math import ceil
-from typing import Protocol
 
 import msgspec
 
 from declctl.errors import MalformedAnswer
-from declctl.objects import KubeObject
+from declctl.objects import KubeObject, RequestSender
 from declctl.objects.answers import mapping
 
 _GROUP = "coordination.k8s.io"
@@ -104,44 +103,10 @@ def parse_micro_time(text: str) -> datetime | None:
     return found.astimezone(UTC) if found.tzinfo is not None else None
 
 
-class LeaseClient(Protocol):
-    """The three requests for one Lease, and who sends them. Each request raises the ApiError family."""
-
-    @property
-    def namespace(self) -> str:
-        """The namespace of the lease."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """The name of the lease."""
-        ...
-
-    async def get(self) -> KubeObject:
-        """The present lease, read consistently. Raises NotFound if there is none."""
-        ...
-
-    async def create(self, lease: KubeObject) -> KubeObject:
-        """Create the lease; returns the stored one. Raises Conflict if there is one."""
-        ...
-
-    async def update(self, lease: KubeObject) -> KubeObject:
-        """Replace the lease; returns the stored one. Raises Conflict if it has another version."""
-        ...
-
-
-class JsonRequests(Protocol):
-    """A client that sends JSON, such as `declctl.transport.Client`."""
-
-    async def request_json(self, method: str, path: str, *, body: KubeObject | None = None) -> KubeObject:
-        """Send one request; returns the object of the answer. Raises the ApiError family."""
-        ...
-
-
 class LeaseLock:
     """The requests for one Lease over a client (client-go's LeaseLock)."""
 
-    def __init__(self, client: JsonRequests, *, namespace: str, name: str) -> None:
+    def __init__(self, client: RequestSender, *, namespace: str, name: str) -> None:
         self._client = client
         self.namespace = namespace
         self.name = name
@@ -163,7 +128,7 @@ class LeaseLock:
         return f"/apis/{_API_VERSION}/namespaces/{self.namespace}/leases"
 
 
-def missing_right(verb: str, lease: LeaseClient) -> str:
+def missing_right(verb: str, lease: LeaseLock) -> str:
     """What an administrator has to add to a Role, after a Forbidden for this verb."""
     rule = f"{{apiGroups: [{_GROUP}], resources: [leases], verbs: [get, create, update]}}"
     return f"a Role of namespace {lease.namespace} needs the rule {rule}, and lacks {verb}"

@@ -1,12 +1,13 @@
 """Kinds and resources of an API server, keys of objects, and the parameters of a LIST and a WATCH."""
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast
 from urllib.parse import quote
 
 import msgspec
 
 from declctl.errors import NoKey
+from declctl.objects.frame import KubeObject
 
 
 class GroupVersionKind(msgspec.Struct, frozen=True):
@@ -29,6 +30,22 @@ class GroupVersionKind(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.api_version} {self.kind}"
+
+
+class RequestSender(Protocol):
+    """Sends requests to an API server, such as `declctl.transport.Client`. Used on one loop."""
+
+    async def request_json(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] = ...,
+        body: KubeObject | Sequence[KubeObject] | None = None,
+        content_type: str = "application/json",
+    ) -> KubeObject:
+        """One request; returns the JSON object of the answer. Raises the ApiError family."""
+        ...
 
 
 MOST_FIELD_MANAGER = 128

@@ -17,7 +17,6 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -33,6 +32,7 @@ from declctl.objects import KubeObject
 from declctl.objects.refusals import granting_command
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.log import Log
+from declctl.transport import Client
 
 _FIRST_RETRY, _LONGEST_RETRY = 0.5, 10.0  # seconds between LISTs of the present version that fail
 _SILENCE = 60.0  # seconds between two log lines about a takeover that waits
@@ -42,23 +42,6 @@ GroupKind = tuple[str, str]
 _NAMESPACES: GroupKind = ("", "Namespace")
 
 
-class JsonSender(Protocol):
-    """The requests of the transport, with a check before the first byte."""
-
-    async def request_json(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] = ...,
-        body: KubeObject | Sequence[KubeObject] | None = None,
-        content_type: str = "application/json",
-        before_send: Callable[[], object] | None = ...,
-    ) -> KubeObject:
-        """One request; returns the JSON object of the answer. Raises ApiError."""
-        ...
-
-
 class LeaderSender:
     """Sends the writes of handlers while this process leads. Used on the machinery loop.
 
@@ -66,7 +49,7 @@ class LeaderSender:
     under way. Reads pass.
     """
 
-    def __init__(self, sender: JsonSender, may_write: Callable[[], bool]) -> None:
+    def __init__(self, sender: Client, may_write: Callable[[], bool]) -> None:
         self._sender = sender
         self._may_write = may_write
         self._under_way: set[asyncio.Future[KubeObject]] = set()  # writes that have not been answered
@@ -136,7 +119,7 @@ class Candidate:
     def __init__(
         self,
         spec: LeaderElectionSpec,
-        client: JsonSender,
+        client: Client,
         *,
         name: str,
         namespace: str,

@@ -24,7 +24,7 @@ from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import Followers, LeaderElectionSpec, LifecycleSpec, ResourceSpec
-from declctl.objects import GroupVersionKind, KubeObject, ObjectKey
+from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, RequestSender
 from declctl.objects.differences import Mutation
 from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
 from declctl.runtime.caching.managed_informer import cached_record
@@ -65,7 +65,6 @@ from declctl.transport import Client
 from declctl.writes import (
     EventRecorder,
     OnWritten,
-    RequestSender,
     WriteGate,
     WriteLedger,
     WriteOrigin,

@@ -11,7 +11,6 @@ from declctl.writes.finalizers import (
     FinalizedObject,
     FinalizerCarrier,
     FinalizerWriter,
-    MetadataSource,
     finalizers_of,
     find_added,
     find_carriers,
@@ -19,7 +18,7 @@ from declctl.writes.finalizers import (
     find_in_any,
     is_being_deleted,
 )
-from declctl.writes.gate import OnWritten, RequestSender, WriteGate
+from declctl.writes.gate import OnWritten, WriteGate
 from declctl.writes.ledger import (
     WriteLedger,
     WriteOrigin,
@@ -53,10 +52,8 @@ __all__ = [
     "FinalizerCarrier",
     "FinalizerWriter",
     "HandlerWriter",
-    "MetadataSource",
     "OnWritten",
     "RecordedEvents",
-    "RequestSender",
     "WaitingWrites",
     "WriteBudget",
     "WriteGate",

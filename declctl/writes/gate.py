@@ -8,7 +8,7 @@ Leadership is checked again right before each request, because a write may have 
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from types import MappingProxyType
@@ -28,7 +28,7 @@ from declctl.errors import (
 )
 from declctl.kit import Clock
 from declctl.kit.text import exception_text
-from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, Resource, newer_version
+from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, RequestSender, Resource, newer_version
 from declctl.objects.managed_fields import applied_fields
 from declctl.objects.refusals import granting_command
 from declctl.writes.budget import WriteBudget
@@ -68,22 +68,6 @@ class WarningLog(Protocol):
 
     def warning(self, event: str) -> Any:
         """Log a warning."""
-        ...
-
-
-class RequestSender(Protocol):
-    """The part of the transport that writes need."""
-
-    async def request_json(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Params = ...,
-        body: KubeObject | Sequence[KubeObject] | None = None,
-        content_type: str = "application/json",
-    ) -> KubeObject:
-        """One request; returns the JSON object of the answer. Raises ApiError."""
         ...
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from declctl.errors import InvalidWrite, UndeclaredWrite
 from declctl.kit import Clock
-from declctl.objects import GroupVersionKind, ObjectView, Resource, event_id_of, second_view
+from declctl.objects import GroupVersionKind, ObjectView, RequestSender, Resource, event_id_of, second_view
 from declctl.objects.resource import namespace_of
 from declctl.writes.apply import (
     AppliedDocument,
@@ -32,7 +32,6 @@ from declctl.writes.gate import (
     ApiWrite,
     CachedVersion,
     OnWritten,
-    RequestSender,
     WantsLive,
     WarningLog,
     WriteGate,

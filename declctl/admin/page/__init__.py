@@ -18,7 +18,7 @@ from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -28,8 +28,9 @@ from declctl.admin.page.elements import html
 from declctl.admin.page.sections import head, navigation, sections, view
 from declctl.admin.page.values import moment
 from declctl.kit import Clock, SystemClock
-from declctl.manifest import Plan
-from declctl.runtime.reporting.status import ControllerStatus
+
+if TYPE_CHECKING:  # for annotations alone
+    from declctl.runtime.runtime import Runtime
 
 _ASSETS = Path(__file__).parent / "assets"
 _FRAME = Template((_ASSETS / "page.html").read_text("utf-8"))
@@ -66,25 +67,8 @@ _HEADERS = {
 }
 
 
-class ShownRuntime(Protocol):
-    """The methods of a running controller that the page needs. Called on the machinery loop."""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the active generation."""
-        ...
-
-    def status(self) -> ControllerStatus:
-        """The figures of this moment."""
-        ...
-
-    def history(self) -> dict[str, Any]:
-        """The outcomes of the newest attempts, as JSON has them."""
-        ...
-
-
 def page(
-    runtime: ShownRuntime, *, clock: Clock | None = None
+    runtime: "Runtime", *, clock: Clock | None = None
 ) -> Callable[[web.Request, bool], web.StreamResponse]:
     """The handler of `GET /`: HTML, or JSON for a client that accepts `application/json`.
 
@@ -104,7 +88,7 @@ def page(
     return show
 
 
-def _regions(runtime: ShownRuntime, *, clock: Clock, texts: bool) -> dict[str, Any]:
+def _regions(runtime: "Runtime", *, clock: Clock, texts: bool) -> dict[str, Any]:
     """The content of each region of the page, and what its script needs."""
     now = clock.now()
     shown = view(runtime.status(), runtime.history(), runtime.plan, now=now, texts=texts)

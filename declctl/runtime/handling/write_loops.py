@@ -19,7 +19,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -42,22 +42,6 @@ _NOT_COMPARED = ("managedFields", "resourceVersion", "generation")
 Reasons = Sequence[Version] | None
 """The versions whose events led to a call; None if anything else did."""
 _CallKey = tuple[str, str]  # handler, key
-
-
-class CallGuard(Protocol):
-    """What the queue of one handler asks about its own writes. From any thread."""
-
-    def is_own(self, key: str, reasons: Reasons) -> bool:
-        """Whether a key is due because of its own conditional writes alone."""
-        ...
-
-    def begin(self, key: str, reasons: Reasons) -> None:
-        """Note that a call for a key begins."""
-        ...
-
-    def delay(self, key: str) -> float:
-        """Seconds until a key that loops may be reconciled; 0 for all other keys."""
-        ...
 
 
 class WriteLoop(msgspec.Struct, frozen=True):
@@ -167,9 +151,9 @@ class WriteLoops:
         feeding.reads_left -= 1
         return True
 
-    def guard(self, handler: str) -> CallGuard:
+    def guard(self, handler: str) -> "CallGuard":
         """The guard for the queue of a handler."""
-        return _Guard(self, handler)
+        return CallGuard(self, handler)
 
     def loops(self) -> Sequence[WriteLoop]:
         """The present loops, by handler and key. Those that have ended are reported and forgotten."""
@@ -293,8 +277,8 @@ class WriteLoops:
         return 1 + max(depths) if depths and len(depths) == len(known) else 0
 
 
-class _Guard(msgspec.Struct, frozen=True):
-    """`WriteLoops` for the keys of one handler."""
+class CallGuard(msgspec.Struct, frozen=True):
+    """`WriteLoops` for the keys of one handler. From any thread."""
 
     loops: WriteLoops
     handler: str

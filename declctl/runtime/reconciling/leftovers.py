@@ -21,49 +21,32 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from declctl.decoding.projection import Projection
 from declctl.errors import ApiError, Forbidden, MalformedAnswer, NotFound, NotSynced
 from declctl.informer.informer import SharedIndexInformer
-from declctl.informer.source import Source
 from declctl.kit import Clock
 from declctl.kit.backoff import Backoff
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import WatchKey
-from declctl.objects import GroupVersionKind, KubeObject, Notification, ObjectView, version_order
+from declctl.objects import KubeObject, Notification, ObjectView, version_order
 from declctl.objects.resource import namespace_of
 from declctl.runtime.caching.identities import codec_of, projection_of
 from declctl.runtime.handling.handler_slot import HandlerSlot
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import HandlerFinalizer
 from declctl.runtime.reconciling.reconcile_slot import ReconcileBinding, ReconcileSlot
-from declctl.writes import MetadataSource, finalizers_of, find_carriers, is_being_deleted
+from declctl.transport import Client
+from declctl.writes import finalizers_of, find_carriers, is_being_deleted
 
 _LINGER_SECONDS = 60.0  # that an informer goes on without leftovers: objects may come and go in series
 _BACKOFF = Backoff(1.0, 60.0)  # between two lists that fail
 
 
-class LeftoverClient(MetadataSource, Protocol):
-    """The part of a client that is needed."""
-
-    def source(
-        self,
-        gvk: GroupVersionKind,
-        *,
-        namespace: str | None = ...,
-        field_selector: str = ...,
-        metadata_only: bool = ...,
-        projection: Projection,
-    ) -> Source:
-        """A source of a kind."""
-        ...
-
-
 class Leftovers:
     """The leftovers of all handlers. Used on the machinery loop."""
 
-    def __init__(self, client: LeftoverClient, *, tasks: asyncio.TaskGroup, clock: Clock, log: Log) -> None:
+    def __init__(self, client: Client, *, tasks: asyncio.TaskGroup, clock: Clock, log: Log) -> None:
         self._client = client
         self._tasks = tasks  # runs lists and informers
         self._clock = clock
@@ -104,7 +87,7 @@ class HandlerLeftovers:
     def __init__(
         self,
         slot: ReconcileSlot,
-        client: LeftoverClient,
+        client: Client,
         *,
         tasks: asyncio.TaskGroup,
         clock: Clock,

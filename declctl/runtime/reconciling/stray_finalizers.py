@@ -28,7 +28,8 @@ from declctl.objects.frame import HeldObject
 from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.log import Log
-from declctl.writes import MetadataSource, finalizers_of, find_added
+from declctl.transport import Client
+from declctl.writes import finalizers_of, find_added
 
 _LOOK_SECONDS = 2.0  # between two looks at the names
 _READ_SECONDS = 10.0  # between two reads of the caches, while there are stray finalizers
@@ -65,7 +66,7 @@ class StrayFinalizers:
 
     def __init__(
         self,
-        client: MetadataSource,
+        client: Client,
         *,
         controller: str,
         caches: InformerPool,

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from declctl.informer.informer import OnApplied
+from declctl.informer.informer import OnApplied, SharedIndexInformer
 from declctl.kit import Clock
-from declctl.objects import NO_ORDER, FieldSelector, LabelSelector, Record, version_order
+from declctl.objects import NO_ORDER, FieldSelector, LabelSelector, version_order
 from declctl.objects.resource import namespace_of
-from declctl.runtime.caching.identities import CacheIdentity
+from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.writes import WriteOrigin, WriteVerb, Written
 
 # For which a key waits for its own writes. An idle watch is closed before, by the default of `idleTimeout`.
@@ -32,76 +32,11 @@ OTHERS_SECONDS = 10.0  # after the write, for which other keys wait for it
 _SILENCE = 60.0  # seconds between two log lines about caches that lag
 
 
-class Store(Protocol):
-    """The part of an indexer that is needed. From any thread."""
-
-    def get_by_key(self, key: str) -> Record | None:
-        """The record of a key."""
-        ...
-
-
-class CacheState(Protocol):
-    """The part of an informer that is needed. From any thread."""
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether it has stopped."""
-        ...
-
-    @property
-    def has_synced(self) -> bool:
-        """Whether its first list is in the store."""
-        ...
-
-    @property
-    def indexer(self) -> Store:
-        """Its store."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        ...
-
-    def follows(self, namespace: str | None) -> bool:
-        """Whether it lists and watches a namespace; False for one outside of its selector of namespaces."""
-        ...
-
-    def version_in(self, namespace: str | None) -> str | None:
-        """The version up to which it has all changes in a namespace; None before the first list of it.
-
-        With a set of namespaces, None for the namespace None.
-        """
-        ...
-
-    def observe(self, call: OnApplied) -> None:
-        """Call `call` after changes from now on. On the machinery loop."""
-        ...
-
-    def unobserve(self, call: OnApplied) -> None:
-        """Do not call it any more. On any thread."""
-        ...
-
-
-class WatchedCache(Protocol):
-    """The part of a managed informer that is needed."""
-
-    @property
-    def identity(self) -> CacheIdentity:
-        """Its watch."""
-        ...
-
-    @property
-    def informer(self) -> CacheState:
-        """Its informer."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class UnseenWrite:
     """A write that a cache did not have when the server answered."""
 
-    cache: CacheState
+    cache: SharedIndexInformer
     key: str  # of the object
     uid: str
     version: str  # that the write returned; empty for some deletes
@@ -192,7 +127,7 @@ class _Awaited:
                 del self.deletes[write.key]
 
     def take_seen(
-        self, cache: CacheState, keys: Sequence[str] | None, namespace: str | None
+        self, cache: SharedIndexInformer, keys: Sequence[str] | None, namespace: str | None
     ) -> list[UnseenWrite]:
         """The writes that the cache has after changes, which are as for `OnApplied`."""
         namespaces: Iterable[str | None] = tuple(self.versions)
@@ -234,7 +169,7 @@ class UnseenWrites:
         self._old: OrderedDict[int, UnseenWrite] = OrderedDict()
         self._shared: OrderedDict[int, UnseenWrite] = OrderedDict()
         self._own: dict[str, OrderedDict[int, UnseenWrite]] = {}  # by writer; none is empty
-        self._caches: dict[CacheState, _Awaited] = {}  # by cache that lacks a write
+        self._caches: dict[SharedIndexInformer, _Awaited] = {}  # by cache that lacks a write
         self._held: dict[str, _Held] = {}  # by key
         self._await_others: list[tuple[int, int, str]] = []  # a heap: `last`, the turn, and the held key
         self._await_time: list[tuple[float, str]] = []  # a heap: `until` and held key
@@ -248,7 +183,7 @@ class UnseenWrites:
         self,
         written: Written,
         origin: WriteOrigin,
-        caches: Iterable[WatchedCache],
+        caches: Iterable[ManagedInformer],
         *,
         own_kind: tuple[str, str],
     ) -> None:
@@ -372,7 +307,7 @@ class UnseenWrites:
             cache.observe(call)
         awaited.add(write)
 
-    def _applied(self, cache: CacheState, keys: Sequence[str] | None, namespace: str | None) -> None:
+    def _applied(self, cache: SharedIndexInformer, keys: Sequence[str] | None, namespace: str | None) -> None:
         """End the writes that a cache has now. On the machinery loop."""
         with self._lock:
             awaited = self._caches.get(cache)
@@ -416,7 +351,7 @@ class UnseenWrites:
         self._look_at_others()
         return now
 
-    def _unseen(self, written: Written, origin: WriteOrigin, cache: WatchedCache) -> UnseenWrite | None:
+    def _unseen(self, written: Written, origin: WriteOrigin, cache: ManagedInformer) -> UnseenWrite | None:
         watch, metadata = cache.identity.watch, written.obj.get("metadata") or {}
         deletes = written.verb is WriteVerb.DELETE
         if watch.namespace not in (None, written.key.namespace):

@@ -10,7 +10,7 @@ of the files.
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,6 +22,9 @@ from declctl.runtime.log import Log
 from declctl.runtime.reloading.changes import RETRIED, STOPPING, Outcome, Result
 from declctl.runtime.reloading.files import FileChanges, FileWatchHealth
 from declctl.runtime.threads import in_thread
+
+if TYPE_CHECKING:  # the status imports this module, and needs nothing of a reload
+    from declctl.runtime.reloading.reload import Reloader
 
 FIRST_RETRY_SECONDS = 10.0  # tests shorten it
 _LONGEST_RETRY_SECONDS = 300.0
@@ -105,25 +108,6 @@ class Triggers:
             self._children.warm()
 
 
-class Reloads(Protocol):
-    """The reloader (`Reloader`). A Protocol, so that the status does not import the whole of a reload."""
-
-    @property
-    def running(self) -> tuple[int, str]:
-        """The number of the active generation, and the digest of its files; 0 and "" before the first."""
-        ...
-
-    async def reload(
-        self, *, asked: bool, force: bool, settled: str | None, read: Callable[[str], None]
-    ) -> Outcome:
-        """Make the next generation of the present files; return the outcome."""
-        ...
-
-    def forget(self, digest: str) -> None:
-        """Try files of this digest again when they come back."""
-        ...
-
-
 @dataclass(eq=False)
 class _Attempt:
     """One attempt. `force` and `settled` have no effect after it has begun.
@@ -152,7 +136,7 @@ class Attempts:
 
     def __init__(
         self,
-        reloader: Reloads,
+        reloader: "Reloader",
         *,
         digest: Callable[[], str],
         finished: Callable[[Outcome, bool], Awaitable[None]],

@@ -109,14 +109,12 @@ def test_a_tab_is_answered_quickly(shop, line):
     assert min(seconds() for _ in range(3)) < 0.6
 
 
-@pytest.mark.parametrize("complete", ["handlers('')", "explanations('spec.')", "contexts(Given(), '')"])
+@pytest.mark.parametrize("complete", ["handlers('')", "explanations('spec.')", "contexts(None, '')"])
 def test_a_tab_loads_nothing_that_is_slow(shop, complete):
     """No client of a cluster, no server, no code of users; for names not even the reading of manifests."""
     program = f"""
 import sys
 from declctl.cli import completion
-class Given:
-    params = {{}}
 assert completion.{complete}
 slow = {{"kubernetes", "aiohttp", "rich", "prometheus_client", "jsonschema", "handlers", "declctl.runtime"}}
 if "explanations" not in {complete!r}:
