@@ -24,6 +24,7 @@ from declctl.objects import FieldPathError, FieldSelector, ObjectKey, ObjectView
 from declctl.runtime.handling.dead_letters import RequeueResult
 from declctl.runtime.handling.queue_listing import DEFAULT_ITEMS, MOST_ITEMS
 from declctl.runtime.log import LEVELS, Log, LogLevelControl
+from declctl.runtime.reasons import READY
 from declctl.runtime.reloading.changes import STOPPING, Outcome
 from declctl.runtime.reporting.status import ControllerStatus
 from declctl.runtime.scheduling.schedules import TriggerResult
@@ -69,7 +70,7 @@ class Probes:
 
 def reasons(status: ControllerStatus, *, texts: bool) -> list[str]:
     """The reasons why a controller is not ready: conditions, then resources. Without `texts`, only types."""
-    lines = [f"{c.type}: {(texts and c.message) or c.reason}" for c in status.conditions if c.type == "Ready"]
+    lines = [f"{c.type}: {(texts and c.message) or c.reason}" for c in status.conditions if c.type == READY]
     for r in status.resources:
         if not r.synced:
             listed = f", {r.items_listed:,} objects so far" if r.items_listed else ""

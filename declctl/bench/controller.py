@@ -18,6 +18,7 @@ from typing import Any, Final, Self, TypeVar
 from declctl.errors import DeclctlError, TimedOut, UsageError
 from declctl.manifest import ManifestSource, Plan, load, plan
 from declctl.runtime.checking.inputs import Inputs
+from declctl.runtime.reasons import RELOADED
 
 FAILS: Final = "declctl.dev/bench-fails"
 """The label of objects on which the built-in handlers fail, until they are edited."""
@@ -215,7 +216,7 @@ class ControllerProcess:
     def require_reloaded(self) -> None:
         """Raise DeclctlError if the last reload was refused or rolled back."""
         for condition in self.status()["conditions"]:
-            if condition["type"] == "Reloaded" and condition["status"] == "False":
+            if condition["type"] == RELOADED and condition["status"] == "False":
                 raise DeclctlError(f"the edit was refused: {condition['reason']}: {condition['message']}")
 
     def require_alive(self) -> None:

@@ -12,6 +12,7 @@ from declctl.codes import how_to_explain
 from declctl.errors import LocatedFault
 from declctl.kit import figures
 from declctl.manifest import Diagnostic, render_text
+from declctl.runtime.reasons import FILES_FOLLOWED, HANDLERS_HEALTHY, READY, RELOADED
 
 if TYPE_CHECKING:  # commands that only show a status check no manifest
     from declctl.runtime.checking.check import CheckResult
@@ -19,7 +20,6 @@ if TYPE_CHECKING:  # commands that only show a status check no manifest
 
 Document = Mapping[str, Any]
 _ROLLED_BACK = "RolledBack"
-_FILES_FOLLOWED = "FilesFollowed"
 _NOTED = {"RollbackRefused": "ROLLBACK REFUSED", "RestartRequired": "RESTART REQUIRED"}
 _UNWANTED = ("dropped", "zombies", "expressionErrors", "deadLetters")
 _COUNTS = (
@@ -243,7 +243,7 @@ def _comes_back(attempt: Document, document: Document) -> str:
 def headline(document: Document, *, now: datetime) -> str:
     """`pod-guard generation 6`, and its faults: files or a ConfigMap that do not run, caches not filled."""
     doubts: list[str] = []
-    reloaded = _condition(document, "Reloaded")
+    reloaded = _condition(document, RELOADED)
     if reloaded is not None and reloaded["status"] == "False":
         # The condition tells since when the files do not run; several attempts may have failed since then.
         last = document.get("lastReload") or {"time": reloaded["lastTransitionTime"]}
@@ -251,15 +251,15 @@ def headline(document: Document, *, now: datetime) -> str:
         doubts.append(f"{stale}{_retried(document.get('reloadRetry'))}")
     elif reloaded is not None and reloaded["reason"] in _NOTED:
         doubts.append(f"{_NOTED[reloaded['reason']]}: {reloaded['message']}")
-    followed = _condition(document, _FILES_FOLLOWED)
+    followed = _condition(document, FILES_FOLLOWED)
     if followed is not None and followed["status"] == "False":
         since = age(followed["lastTransitionTime"], now=now)
         doubts.append(f"FILES NOT FOLLOWED for {since}: {followed['message'] or followed['reason']}")
     if not document["ready"]:
-        ready = _condition(document, "Ready")
+        ready = _condition(document, READY)
         why = f": {ready['message'] or ready['reason']}" if ready is not None else ""
         doubts.append(f"NOT READY{why}")
-    healthy = _condition(document, "HandlersHealthy")
+    healthy = _condition(document, HANDLERS_HEALTHY)
     if healthy is not None and healthy["status"] == "False":
         # The message goes on with further handlers, and with what to do: the condition has it whole.
         why = healthy["message"].partition("; ")[0] or healthy["reason"]

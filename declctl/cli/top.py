@@ -20,6 +20,7 @@ from declctl.errors import UsageError
 from declctl.kit import figures
 from declctl.kit.documents import document_of
 from declctl.kit.text import one_line
+from declctl.runtime.reasons import RELOADED
 
 if TYPE_CHECKING:  # late: only a terminal needs rich's live view
     from rich.console import RenderableType
@@ -90,7 +91,7 @@ def sample(
     rate = _Rates(seconds)
     old_handlers = {each["name"]: each for each in before["handlers"]}
     old_caches = {each["name"]: each for each in before["resources"]}
-    reloaded = next((each for each in after["conditions"] if each["type"] == "Reloaded"), {})
+    reloaded = next((each for each in after["conditions"] if each["type"] == RELOADED), {})
     last_reload = after.get("lastReload") or {}
     election = after.get("leaderElection") or {}
     return LoadSample(

@@ -46,6 +46,12 @@ class ConditionReason(msgspec.Struct, frozen=True):
     holds: bool | None  # the status of the condition; None if both are possible, and for an attempt
     meaning: str
     advice: str
+    retried: bool = False  # whether an attempt that was refused for it is tried again by itself
+
+    @property
+    def title(self) -> str:
+        """The first sentence of the meaning, without its full stop."""
+        return self.meaning.partition(". ")[0].removesuffix(".")
 
 
 def _good(name: str, condition: str, meaning: str, *, holds: bool = True) -> ConditionReason:
@@ -54,6 +60,13 @@ def _good(name: str, condition: str, meaning: str, *, holds: bool = True) -> Con
 
 def _refused(name: str, meaning: str, advice: str) -> ConditionReason:
     return ConditionReason(name, RELOADED, False, meaning, advice)
+
+
+def _retried(name: str, meaning: str, advice: str = "") -> ConditionReason:
+    """A refusal that lies outside of the files."""
+    return ConditionReason(
+        name, RELOADED, False, meaning, f"{advice}; {BY_ITSELF}" if advice else BY_ITSELF, retried=True
+    )
 
 
 def _degraded(name: str, meaning: str, advice: str) -> ConditionReason:
@@ -133,10 +146,9 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
         "an import should only define things; if it needs longer, raise spec.reload.preflightTimeout; "
         f"{AGAIN}",
     ),
-    _refused(
+    _retried(
         "DigestNotAllowed",
         "A list of allowed digests lacks these files, or can't be read.",
-        BY_ITSELF,
     ),
     _refused(
         "PrepareFailed",
@@ -168,52 +180,50 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
         "A transform did not finish the cached objects within spec.reload.warmTimeout.",
         "make the transform cheaper, or raise spec.reload.warmTimeout",
     ),
-    _refused(
+    _retried(
         "Forbidden",
         "A new resource may not be listed or watched, or a Secret of a plugin's config may not be read.",
-        "grant list and watch, or get of the Secret (`declctl validate --cluster` says what is missing); "
-        f"{BY_ITSELF}",
+        "grant list and watch, or get of the Secret (`declctl validate --cluster` says what is missing)",
     ),
-    _refused(
+    _retried(
         "SecretUnavailable",
         "A Secret of a plugin's config (`secretKeyRef`), or the key in it, is not there, or the API server "
         "does not answer.",
-        f"create the Secret or the key that the message names; {BY_ITSELF}",
+        "create the Secret or the key that the message names",
     ),
-    _refused(
+    _retried(
         "NotServed",
         "The server does not have the kind that replaces another one, or the API service of its group is "
         "away.",
         "mend apiVersion and kind, or install the definition of the kind or mend its API service (only a "
-        f"resource of a new name waits for its kind); {BY_ITSELF}",
+        "resource of a new name waits for its kind)",
     ),
-    _refused(
+    _retried(
         "NotSynced",
         "A new cache did not get all objects within spec.reload.warmTimeout.",
-        f"if the API server is slow, raise spec.reload.warmTimeout; {BY_ITSELF}",
+        "if the API server is slow, raise spec.reload.warmTimeout",
     ),
-    _refused(
+    _retried(
         "CacheLags",
         "A handler would go to a cache that is older than what the handler has received, and the cache did "
         "not catch up within spec.reload.warmTimeout.",
-        f"look what its watch says (`declctl status`); {BY_ITSELF}",
+        "look what its watch says (`declctl status`)",
     ),
-    _refused(
+    _retried(
         "FinalizersLeft",
         "A finalizer is not in the manifest any more, and objects of the cluster have it.",
-        "release the objects (`declctl finalizers release MANIFEST`), or keep the finalizer; " + BY_ITSELF,
+        "release the objects (`declctl finalizers release MANIFEST`), or keep the finalizer",
     ),
-    _refused(
+    _retried(
         "NoThreads",
         "The system has no threads left for the workers of new handlers.",
         "lower queue.concurrency, or raise the limit of processes and threads (`ulimit -u`, the limit of the "
-        f"pod); {BY_ITSELF}",
+        "pod)",
     ),
-    _refused(
+    _retried(
         "ResourcesExhausted",
         "The process could open no file, start no thread, or get no memory.",
-        "raise the limits of the process on open files, processes and memory, or see what uses them up; "
-        f"{BY_ITSELF}",
+        "raise the limits of the process on open files, processes and memory, or see what uses them up",
     ),
     _refused(
         "ReprojectFailed",
@@ -234,7 +244,7 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
     ),
     _degraded(
         "LoopBlocked",
-        "An `async def` hook blocks the loop of all asynchronous hooks. The message has its line.",
+        "An asynchronous hook blocks the loop of all such hooks. The message has its line.",
         "mend the line, and save: an edit gets another loop. Await each long operation, or write `def`",
     ),
     _degraded(
@@ -260,20 +270,20 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
     ),
     _degraded(
         "FinalizersLeft",
-        "Objects have a finalizer that a handler of this controller has added, and the manifest lacks it: "
+        "Objects have a finalizer that the manifest lacks. A handler of this controller has added it: "
         "nothing removes it, and they can't be deleted.",
         "declare it again, or release the objects (`declctl finalizers release MANIFEST`)",
     ),
     _degraded(
         "WriteLoop",
-        "A handler writes an object again and again, because its own write, or that of another, calls it.",
+        "A handler writes an object again and again. Its own write, or that of another, calls it.",
         "see who writes the field (`declctl why`), and let one of the two stop",
     ),
     _degraded(
         "FileWatchFailed",
         "The files can't be looked at, so that edits are not noticed.",
-        "see the error in the message, and check the folder with `declctl doctor`; it is tried again by "
-        "itself",
+        "raise the limit of the process on open files if the message names it, or check the folder with "
+        "`declctl doctor`; it is tried again by itself, and `declctl reload` reads the files now",
     ),
     _good("AsExpected", HANDLERS_HEALTHY, "No handler fails on and on."),
     _unhealthy(
@@ -339,7 +349,7 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
     _good("Followed", FILES_FOLLOWED, "Each change of the ConfigMap is an edit."),
     _not_followed(
         "ConfigMapDeleted",
-        "The ConfigMap was deleted, and the process goes on with its last files.",
+        "The ConfigMap was deleted. The process goes on with its last files.",
         "create it again: a process that starts without it ends at once",
     ),
     _not_followed(
@@ -354,8 +364,8 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
     ),
     _not_followed(
         "ChangeRefused",
-        "The last change of the ConfigMap has a key or a value that can be no file, has no label "
-        "declctl.dev/code, or was not written.",
+        "The last change of the ConfigMap was not taken over. It has a key or a value that can be no file, "
+        "has no label declctl.dev/code, or could not be written.",
         "mend the ConfigMap, or make room below TMPDIR: each change is tried",
     ),
     _not_followed(
@@ -365,6 +375,9 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
     ),
 )
 """All reasons, by condition, the good ones first. A name may stand at several conditions."""
+
+RETRIED: Final = frozenset(each.name for each in REASONS if each.retried)
+"""The reasons of refusals that lie outside of the files: such an attempt is tried again by itself."""
 
 # With these, each fault is shown at its place, with a suggestion of its own.
 _LOCATED: Final = frozenset({"Invalid", "SyntaxError"})
@@ -380,9 +393,9 @@ def fault_reasons(condition: str) -> Sequence[str]:
     return tuple(each.name for each in REASONS if each.condition == condition and each.advice != _NOTHING)
 
 
-def advice_of(condition: str, reason: str) -> str:
-    """What to do about a reason of a condition."""
-    return next(each.advice for each in REASONS if (each.condition, each.name) == (condition, reason))
+def reason_of(condition: str, name: str) -> ConditionReason:
+    """A reason of a condition."""
+    return next(each for each in REASONS if (each.condition, each.name) == (condition, name))
 
 
 def reload_advice(reason: str) -> str | None:

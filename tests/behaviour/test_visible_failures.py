@@ -14,7 +14,7 @@ from msgspec import structs
 
 from declctl.admin import serve
 from declctl.manifest.values import Address
-from declctl.runtime.reloading.changes import RETRIED
+from declctl.runtime.reasons import RETRIED
 from declctl.testing import until
 from tests.behaviour.failing.cases import CASES, Case
 from tests.behaviour.failing.fixtures import (  # noqa: F401 - some are fixtures

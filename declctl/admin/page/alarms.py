@@ -13,9 +13,9 @@ from declctl.admin.access import type_name
 from declctl.admin.page.elements import Element, element
 from declctl.admin.page.values import MOST, Document, document_moment, is_failing, moment, prose
 from declctl.kit.text import excerpt
-from declctl.runtime.checking.loaded_code import READY
+from declctl.runtime.checking.loaded_code import READY as LOADED
 from declctl.runtime.handling.binding import HandlerStatistics
-from declctl.runtime.reasons import FILES_FOLLOWED, HANDLERS_HEALTHY, advice_of
+from declctl.runtime.reasons import DEGRADED, FILES_FOLLOWED, HANDLERS_HEALTHY, READY, RELOADED, reason_of
 from declctl.runtime.reporting.status import ControllerStatus, PluginStatus, ResourceStatus
 from declctl.runtime.scheduling.schedules import RunOutcome, ScheduleStatistics
 
@@ -44,21 +44,6 @@ class Alarm(NamedTuple):
     advice: str
 
 
-# By reason of the condition Degraded: title and advice.
-_DEGRADED: Mapping[str, tuple[str, str]] = {
-    "LoopBlocked": (
-        "An async def hook blocks its loop",
-        "Mend the line that the message names, and save: an edit gets another loop.",
-    ),
-    "WriteLoop": (
-        "A handler writes an object again and again",
-        "See who writes the named field (`declctl why`), and let one of the two stop.",
-    ),
-    "FinalizersLeft": (
-        "Objects have a finalizer that the manifest lacks",
-        "Declare it again, or release the objects (`declctl finalizers release MANIFEST`).",
-    ),
-}
 # Reasons of which the status has the subjects: each of these is an alarm of its own.
 _WITH_SUBJECTS = frozenset(
     {
@@ -70,33 +55,10 @@ _WITH_SUBJECTS = frozenset(
         "FileWatchFailed",
     }
 )
-# By reason of the condition FilesFollowed: title and advice.
-_NOT_FOLLOWED: Mapping[str, tuple[str, str]] = {
-    "ConfigMapDeleted": (
-        "The ConfigMap of the files was deleted",
-        "Create it again: then it is followed again. A process that starts without it ends at once.",
-    ),
-    "WatchForbidden": (
-        "The ConfigMap of the files may not be watched",
-        "Grant get, list and watch of it to the ServiceAccount of the process.",
-    ),
-    "WatchFailed": ("The ConfigMap of the files can't be watched", "It is tried again by itself."),
-    "ChangeRefused": (
-        "A change of the ConfigMap of the files can't be taken over",
-        "Mend the ConfigMap: each change is tried.",
-    ),
-    "NotFollowed": ("The ConfigMap of the files is not followed any more", "Start the process again."),
-}
-# By state of a plugin: title and advice.
-_PLUGINS: Mapping[str, tuple[str, str]] = {
-    "Disabled": (
-        "could not be loaded, and its handlers are not called",
-        "Mend or install it; `declctl reload` tries it again.",
-    ),
-    "Suspended": (
-        "is not called, because its calls have failed",
-        "See whether the service behind it works. Its changes wait; a call is tried again by itself.",
-    ),
+# By state of a plugin.
+_PLUGINS: Mapping[str, str] = {
+    "Disabled": "could not be loaded, and its handlers are not called",
+    "Suspended": "is not called, because its calls have failed",
 }
 _RELOAD_ADVICE = (
     "Mend the files and save: each change is tried. `declctl validate` shows every fault with its line."
@@ -124,7 +86,7 @@ def _all(
     conditions: dict[str, Document] = {each["type"]: each for each in document["conditions"]}
     if not status.generation:
         yield Alarm("starting", Level.WARNING, "The controller is starting", "", "Wait a moment.")
-    yield from _of_the_files(conditions.get("Reloaded"), status, history)
+    yield from _of_the_files(conditions.get(RELOADED), status, history)
     yield from _of_the_config_map(conditions.get(FILES_FOLLOWED))
     yield from _of_the_lease(status)
     if status.server.unreachable_since is not None:
@@ -133,14 +95,13 @@ def _all(
             Level.ALARM,
             f"The API server can't be reached since {moment(status.server.unreachable_since)}",
             f"{status.server.url}: {excerpt(status.server.error or '', most=MOST)}",
-            "See whether the API server runs and can be reached from here. Handlers go on with the cached "
-            "objects. The server is asked again each second, and then everything goes on by itself.",
+            _advice(DEGRADED, "ServerUnreachable"),
         )
     else:  # its failed watches have this one cause, which is named already
-        ready = conditions.get("Ready")
+        ready = conditions.get(READY)
         is_cold = ready is not None and ready["reason"] == "Following"  # another process leads
         yield from () if is_cold else _of_resources(status.resources)
-        yield from _degraded(conditions.get("Degraded"))
+        yield from _degraded(conditions.get(DEGRADED))
     yield from _of_plugins(status.plugins)
     for handler in status.handlers:
         yield from _of_handler(handler, now=now)
@@ -152,7 +113,7 @@ def _all(
             Level.ALARM,
             "Edits are not noticed: the files can't be checked",
             excerpt(status.file_watch.error, most=MOST),
-            "Raise the limit of the process on open files; `declctl reload` reads the files now.",
+            _advice(DEGRADED, "FileWatchFailed"),
         )
     if status.abandoned_calls:
         calls = "; ".join(f"{call.name} at {call.place}" for call in status.abandoned_calls)
@@ -205,13 +166,13 @@ def _of_the_config_map(followed: Document | None) -> Iterator[Alarm]:
     """A ConfigMap that is deleted, or that can't be watched: no edit of it arrives."""
     if followed is None or followed["status"] == "True":
         return
-    title, advice = _NOT_FOLLOWED.get(followed["reason"], (followed["reason"], "The log has the details."))
+    title = reason_of(FILES_FOLLOWED, followed["reason"]).title
     yield Alarm(
         "followed",
         Level.ALARM,
         f"{title}, since {document_moment(followed['lastTransitionTime'])}",
         excerpt(followed["message"], most=MOST),
-        advice,
+        _advice(FILES_FOLLOWED, followed["reason"]),
     )
 
 
@@ -280,21 +241,19 @@ def _of_resources(resources: Sequence[ResourceStatus]) -> Iterator[Alarm]:
 def _degraded(degraded: Document | None) -> Iterator[Alarm]:
     if degraded is None or degraded["status"] != "True" or degraded["reason"] in _WITH_SUBJECTS:
         return
-    reason = degraded["reason"]
-    title, advice = _DEGRADED.get(reason, (f"Degraded: {reason}", "The log has the details."))
-    yield Alarm("degraded", Level.ALARM, title, excerpt(degraded["message"], most=MOST), advice)
+    title, what = reason_of(DEGRADED, degraded["reason"]).title, excerpt(degraded["message"], most=MOST)
+    yield Alarm("degraded", Level.ALARM, title, what, _advice(DEGRADED, degraded["reason"]))
 
 
 def _of_plugins(plugins: Sequence[PluginStatus]) -> Iterator[Alarm]:
     for plugin in plugins:
-        if plugin.state != READY:
-            title, advice = _PLUGINS.get(plugin.state, (f"is {plugin.state}", "The log has the details."))
+        if plugin.state != LOADED:
             yield Alarm(
                 f"plugin {plugin.name}",
                 Level.ALARM,
-                f"The plugin {plugin.name} {title}",
+                f"The plugin {plugin.name} {_PLUGINS[plugin.state]}",
                 excerpt(plugin.reason or "", most=MOST),
-                advice,
+                _advice(DEGRADED, f"Plugin{plugin.state}"),
             )
 
 
@@ -325,7 +284,7 @@ def _of_handler(handler: HandlerStatistics, *, now: datetime) -> Iterator[Alarm]
             Level.ALARM,
             f"A filter or a mapping of the handler {handler.name} fails: {handler.unmapped:,} changes wait",
             "",
-            "Mend the filter or the mapping, and save. Nothing is lost: each change is tried again.",
+            _advice(DEGRADED, "KeysUnknown"),
         )
     for problem in handler.problems:
         if problem.reason != "CallsFail":  # it is the alarm above
@@ -334,7 +293,7 @@ def _of_handler(handler: HandlerStatistics, *, now: datetime) -> Iterator[Alarm]
                 Level.ALARM,
                 f"The handler {handler.name} is unhealthy: {problem.reason}",
                 excerpt(str(problem), most=MOST),
-                _sentence(advice_of(HANDLERS_HEALTHY, problem.reason)),
+                _advice(HANDLERS_HEALTHY, problem.reason),
             )
     if handler.zombies and not handler.problems:
         calls = "1 call" if handler.zombies == 1 else f"{handler.zombies:,} calls"
@@ -361,6 +320,10 @@ def _of_schedule(schedule: ScheduleStatistics) -> Iterator[Alarm]:
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count:,} times"
+
+
+def _advice(condition: str, reason: str) -> str:
+    return _sentence(reason_of(condition, reason).advice)
 
 
 def _sentence(advice: str) -> str:

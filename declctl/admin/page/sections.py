@@ -25,6 +25,7 @@ from declctl.kit.text import excerpt
 from declctl.manifest import Plan
 from declctl.runtime.checking.loaded_code import READY
 from declctl.runtime.handling.binding import HandlerStatistics
+from declctl.runtime.reasons import DEGRADED
 from declctl.runtime.reporting.status import ControllerStatus
 
 _ATTEMPTS = 20  # of the history
@@ -292,7 +293,7 @@ def _conditions(view: View) -> Element | None:
             c["type"],
             _named(c["type"]),
             # Degraded is the condition that is good when it does not hold.
-            _mark(c["status"], c["status"], good=(c["status"] == "True") is (c["type"] != "Degraded")),
+            _mark(c["status"], c["status"], good=(c["status"] == "True") is (c["type"] != DEGRADED)),
             c["reason"] or NONE,
             document_moment(c["lastTransitionTime"]),
             _failed(c["message"]),

@@ -11,6 +11,7 @@ import msgspec
 
 from declctl.cli.generate.objects import Document, Place, place_of, rendered
 from declctl.cli.terminal import block
+from declctl.runtime.reasons import DEGRADED, FILES_FOLLOWED, READY, RELOADED, fault_reasons
 
 RUNBOOK: Final = "https://declctl.dev/docs/operations.md"
 """The page with a section for each alert."""
@@ -66,40 +67,40 @@ ALERTS: Final = (
     ),
     _condition(
         "DeclctlNotReady",
-        'type="Ready",status="False"',
+        f'type="{READY}",status="False"',
         "10m",
         "Caches are not filled ({{ $labels.reason }}): handlers that read them wait.",
         _CRITICAL,
     ),
     _condition(
         "DeclctlDegraded",
-        'type="Degraded",status="True",reason!~"WriteLoop|FinalizersLeft|FileWatchFailed"',
+        f'type="{DEGRADED}",status="True",reason!~"WriteLoop|FinalizersLeft|FileWatchFailed"',
         "5m",
         "{{ $labels.reason }}: handlers do not receive or do not handle changes.",
         _CRITICAL,
     ),
     _condition(
         "DeclctlWriteLoop",
-        'type="Degraded",reason="WriteLoop"',
+        f'type="{DEGRADED}",reason="WriteLoop"',
         "5m",
         "A handler writes an object again and again.",
     ),
     _condition(
         "DeclctlFinalizersLeft",
-        'type="Degraded",reason="FinalizersLeft"',
+        f'type="{DEGRADED}",reason="FinalizersLeft"',
         "15m",
         "Objects can't be deleted: they have a finalizer that the manifest lacks.",
     ),
     _condition(
         "DeclctlEditNotLive",
-        'type="Reloaded",status="False"',
+        f'type="{RELOADED}",status="False"',
         "10m",
         "The files are not what runs ({{ $labels.reason }}): the code before goes on.",
     ),
     _condition(
         "DeclctlEditsNotSeen",
-        'type=~"FilesFollowed|Degraded",reason=~"ConfigMapDeleted|WatchForbidden|WatchFailed|ChangeRefused'
-        '|NotFollowed|FileWatchFailed"',
+        f'type=~"{FILES_FOLLOWED}|{DEGRADED}",'
+        f'reason=~"{"|".join([*fault_reasons(FILES_FOLLOWED), "FileWatchFailed"])}"',
         "5m",
         "No edit of the files arrives ({{ $labels.reason }}): the last files go on.",
     ),

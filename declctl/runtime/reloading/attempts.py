@@ -19,7 +19,8 @@ from declctl.manifest.model import ReloadSpec, WatchFiles
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.changes import RETRIED, STOPPING, Outcome, Result
+from declctl.runtime.reasons import RETRIED
+from declctl.runtime.reloading.changes import STOPPING, Outcome, Result
 from declctl.runtime.reloading.files import FileChanges, FileWatchHealth
 from declctl.runtime.threads import in_thread
 

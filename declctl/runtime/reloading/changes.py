@@ -18,7 +18,6 @@ from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.values import EntryPoint
 from declctl.objects import FieldPath
 from declctl.runtime.caching.identities import CacheIdentity, match_caches
-from declctl.runtime.checking.allowed_digests import NOT_ALLOWED
 from declctl.runtime.reasons import AGAIN, BACK_AGAIN, BY_ITSELF, reload_advice
 
 _STEPS_OF_THEIR_OWN = frozenset({"name", "resource", "resync_period"})
@@ -31,20 +30,6 @@ _SCHEDULE_FIELDS = tuple(each.name for each in fields(ScheduleSpec) if each.comp
 NOT_KEPT = "NotKept"  # of a rollback to a generation that is not kept
 EXHAUSTED = "ResourcesExhausted"  # of a refusal because the process lacks memory, threads or descriptors
 STOPPING = "Stopping"  # of an attempt that was not made because the process ends
-# Reasons of refusals that lie outside of the files.
-RETRIED = frozenset(
-    {
-        "Forbidden",
-        "SecretUnavailable",
-        "NotServed",
-        "NotSynced",
-        "CacheLags",
-        "NoThreads",
-        "FinalizersLeft",
-        NOT_ALLOWED,
-        EXHAUSTED,
-    }
-)
 SLOW_IMPORTS = 1.0  # seconds of both imports together; the line of a reload has longer ones
 _NO_TENTHS = 9.95  # from these seconds on, tenths are not shown
 

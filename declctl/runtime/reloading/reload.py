@@ -35,7 +35,8 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.changes import EXHAUSTED, NOT_KEPT, RETRIED, Outcome, Result
+from declctl.runtime.reasons import RETRIED
+from declctl.runtime.reloading.changes import EXHAUSTED, NOT_KEPT, Outcome, Result
 from declctl.runtime.reloading.earlier import EarlierGenerations
 from declctl.runtime.reloading.generation import (
     Generation,

@@ -26,7 +26,15 @@ from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.server_warnings import ServerWarnings
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log, LogLevelControl
-from declctl.runtime.reasons import HANDLERS_HEALTHY, advice_of, fault_reasons
+from declctl.runtime.reasons import (
+    DEGRADED,
+    FILES_FOLLOWED,
+    HANDLERS_HEALTHY,
+    READY,
+    RELOADED,
+    fault_reasons,
+    reason_of,
+)
 from declctl.runtime.reloading.attempts import ReloadRetries
 from declctl.runtime.reloading.changes import (
     STOPPING,
@@ -262,10 +270,10 @@ class StatusReporter:
         self._log = log
         self._conditions = Conditions(clock)
         self._woken = asyncio.Event()  # set when a cache has synced since the last look
-        self._conditions.set("Ready", holds=False, reason="Starting", message="caches are being filled")
-        self._conditions.set("Reloaded", holds=True, reason="Started")
-        self._conditions.set("Degraded", holds=False, reason="AsExpected")
-        self._conditions.set("HandlersHealthy", holds=True, reason="AsExpected")
+        self._conditions.set(READY, holds=False, reason="Starting", message="caches are being filled")
+        self._conditions.set(RELOADED, holds=True, reason="Started")
+        self._conditions.set(DEGRADED, holds=False, reason="AsExpected")
+        self._conditions.set(HANDLERS_HEALTHY, holds=True, reason="AsExpected")
         self._logged: dict[str, tuple[object, str | None]] = {}  # resource → synced, error at the last look
         # Resource → the selector of its namespaces, and those that matched at the last look.
         self._logged_namespaces: dict[str, tuple[str, frozenset[str]]] = {}
@@ -284,7 +292,7 @@ class StatusReporter:
         pause = _LOOK_SECONDS
         while True:
             self.look()
-            ready = self._conditions.get("Ready")
+            ready = self._conditions.get(READY)
             settled = ready is not None and ready.status == "True"
             pause = min(pause * 1.5, _LONGEST_LOOK_SECONDS) if settled else _LOOK_SECONDS
             # A cache that syncs wakes this task. Figures and faults of the parts change without an event.
@@ -313,23 +321,23 @@ class StatusReporter:
         broken = [f"{r.name}: {r.error}" for r in resources if r.error]
         if waiting:
             self._conditions.set(
-                "Ready", holds=False, reason="NotSynced", message=f"not synced: {', '.join(waiting)}"
+                READY, holds=False, reason="NotSynced", message=f"not synced: {', '.join(waiting)}"
             )
         elif is_cold:
-            self._conditions.set("Ready", holds=True, reason="Following", message="no cache is filled")
+            self._conditions.set(READY, holds=True, reason="Following", message="no cache is filled")
         else:
-            self._conditions.set("Ready", holds=True, reason="Synced")
+            self._conditions.set(READY, holds=True, reason="Synced")
         if self._followed is not None:
             followed = self._followed()
             self._conditions.set(
-                "FilesFollowed", holds=followed.is_followed, reason=followed.reason, message=followed.message
+                FILES_FOLLOWED, holds=followed.is_followed, reason=followed.reason, message=followed.message
             )
         # All three are read even if only one of them is shown: plugins are logged in any case.
         disabled, server, blocked = self._log_disabled(), self._server(), self._loops.blocked()
         # While the server is away, every watch fails. The condition has this one fault instead.
         if server.unreachable_since is not None:
             message = f"{server.url} is away: {server.error}"
-            self._conditions.set("Degraded", holds=True, reason="ServerUnreachable", message=message)
+            self._conditions.set(DEGRADED, holds=True, reason="ServerUnreachable", message=message)
             return
         unwatched = self._file_watch().error
         faults: dict[str, list[str]] = {  # by reason; the first reason with a fault is the condition's
@@ -346,13 +354,13 @@ class StatusReporter:
             "WriteLoop": [*map(str, self._slots.write_loops())],
             "FileWatchFailed": [f"files can't be looked at: {unwatched}"] if unwatched is not None else [],
         }
-        self._conditions.set_faults("Degraded", faults, holds=False)
+        self._conditions.set_faults(DEGRADED, faults, holds=False)
 
     def _look_at_handlers(self) -> None:
         """State whether handlers are called, and their calls return and succeed: `HandlersHealthy`."""
         problems = self._slots.problems()
         faults = {
-            reason: [*named_handlers(found), advice_of(HANDLERS_HEALTHY, reason)]
+            reason: [*named_handlers(found), reason_of(HANDLERS_HEALTHY, reason).advice]
             for reason in fault_reasons(HANDLERS_HEALTHY)
             if (found := [each for each in problems if each[1].reason == reason])
         }
@@ -380,7 +388,7 @@ class StatusReporter:
         restarts = [takes_effect(subjects)] if subjects else []
         reason = "RestartRequired" if restarts else outcome.reason or str(outcome.result)
         message = "; ".join([*restarts, *_message_parts(outcome)])
-        self._conditions.set("Reloaded", holds=holds, reason=reason, message=message)
+        self._conditions.set(RELOADED, holds=holds, reason=reason, message=message)
         if outcome.result is not Result.UNCHANGED:
             result = str(outcome.result)
             self._last_reload = LastReload(self._clock.now(), result, outcome.reason or result)
@@ -390,7 +398,7 @@ class StatusReporter:
     @property
     def is_stale(self) -> bool:
         """Whether the active generation differs from the files as they were read last."""
-        reloaded = self._conditions.get("Reloaded")
+        reloaded = self._conditions.get(RELOADED)
         return reloaded is not None and reloaded.status == "False"
 
     def _restarts(self, outcome: Outcome) -> list[str]:
@@ -406,15 +414,15 @@ class StatusReporter:
 
     def _not_rolled_back(self, outcome: Outcome) -> None:
         """Report a refused rollback in `Reloaded`, unless that already says that the code is stale."""
-        before = self._conditions.get("Reloaded")
+        before = self._conditions.get(RELOADED)
         if before is not None and before.status == "True":
             message = f"{outcome.reason}: {outcome.message}"
-            self._conditions.set("Reloaded", holds=True, reason="RollbackRefused", message=message)
+            self._conditions.set(RELOADED, holds=True, reason="RollbackRefused", message=message)
 
     def status(self) -> ControllerStatus:
         """The status of the whole controller at this moment."""
         generation, old = self._active(), self._old()
-        ready = self._conditions.get("Ready")
+        ready = self._conditions.get(READY)
         return ControllerStatus(
             name=generation.plan.name if generation is not None else self._name,
             generation=generation.number if generation is not None else 0,

@@ -220,13 +220,13 @@ WRONG = {
     ),
     "a ConfigMap that is gone": (
         _condition("FilesFollowed", "ConfigMapDeleted", "configmap/a/b was deleted"),
-        "The ConfigMap of the files was deleted, since 2026-01-01 12:00:00 UTC",
+        "The ConfigMap was deleted, since 2026-01-01 12:00:00 UTC",
         "configmap/a/b was deleted",
         "Create it again",
     ),
     "a ConfigMap that may not be watched": (
         _condition("FilesFollowed", "WatchForbidden", "configmap/a/b can't be watched: 403"),
-        "The ConfigMap of the files may not be watched",
+        "The right to list or watch the ConfigMap is gone",
         "configmap/a/b can't be watched: 403",
         "Grant get, list and watch",
     ),
@@ -300,7 +300,7 @@ WRONG = {
         {"plugins": (PluginStatus("slack", "1.2.0", "Disabled", "ImportError: no requests"),)},
         "The plugin slack could not be loaded",
         "ImportError: no requests",
-        "`declctl reload` tries it again",
+        "call `declctl reload`",
     ),
     "a plugin whose calls fail": (
         {"plugins": (PluginStatus("pager", "0.3", "Suspended", "5 calls in a row have failed"),)},
@@ -312,7 +312,7 @@ WRONG = {
         {"handlers": (replace(HEALTHY, unmapped=3),)},
         "A filter or a mapping of the handler notify fails: 3 changes wait",
         "",
-        "Mend the filter or the mapping",
+        "Mend the function that the message names",
     ),
     "files that can't be checked": (
         {"file_watch": FileWatchStatus(7, "Too many open files", "OSError")},
@@ -325,12 +325,6 @@ WRONG = {
         "A handler writes an object again and again",
         "default/a",
         "`declctl why`",
-    ),
-    "a fault without an advice of its own": (
-        _condition("Degraded", "SomethingNew", "a message", holds=True),
-        "Degraded: SomethingNew",
-        "a message",
-        "log",
     ),
 }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import declctl
+from declctl.runtime import reasons
 from declctl.runtime.config_map import FollowedStatus
 from declctl.runtime.handling.calls_under_way import CallsUnderWay
 from declctl.runtime.handling.handler_figures import HandlerFigures
@@ -21,9 +22,10 @@ from declctl.runtime.reasons import (
     READY,
     REASONS,
     RELOADED,
+    RETRIED,
     reasons_named,
 )
-from declctl.runtime.reloading.changes import RETRIED, Result
+from declctl.runtime.reloading.changes import Result
 
 ROOT = Path(declctl.__file__).parent
 REPORTER = ROOT / "runtime" / "reporting" / "reporter.py"
@@ -71,8 +73,9 @@ def test_every_reason_of_a_condition_is_in_the_table() -> None:
     set_to: dict[str, set[str]] = {condition: set() for condition in CONDITIONS}
     for name, call, constants in calls():
         if name == "set" and keyword(call, "holds") is not None:
-            if isinstance(call.args[0], ast.Constant):
-                set_to[call.args[0].value] |= texts(keyword(call, "reason"), constants)
+            condition = getattr(reasons, getattr(call.args[0], "id", ""), None)
+            if condition is not None:
+                set_to[condition] |= texts(keyword(call, "reason"), constants)
         elif name == "FollowedStatus" and call.args:
             set_to[FILES_FOLLOWED] |= texts(call.args[0], constants)
     set_to[FILES_FOLLOWED].add(FollowedStatus().reason)
