@@ -294,7 +294,8 @@ class WriteGuard:
 
     It counts all requests by `count`, gives warnings of answers to `warned`, and guards writes:
 
-    - `may_write`: False while this process does not lead; writes raise NotLeader then.
+    - `may_write`: False while this process does not lead; writes raise NotLeader then. It is asked before a
+      write waits for the gate, and in the call that sends the first byte of each attempt.
     - `dry_run`: writes have `dryRun=All`.
     - `gate`: limits their rate and receives them; None for no limit.
 
@@ -327,8 +328,8 @@ class WriteGuard:
             self.dry_run,
         )
         try:
-            if self.may_write():
-                await gate.wait_async()
+            self.refuse_unless_leading(write.method, write.url)
+            await gate.wait_async()
             response = await self._send(request, send)
         except BaseException as error:
             gate.add(replace(write, error=error), began)
@@ -351,8 +352,8 @@ class WriteGuard:
             self.dry_run,
         )
         try:
-            if self.may_write():
-                gate.wait()
+            self.refuse_unless_leading(method, url)
+            gate.wait()
             response = self._counted_sync(method, url, send)
         except BaseException as error:
             gate.add(replace(write, error=error), began)
@@ -363,7 +364,7 @@ class WriteGuard:
     async def _send(self, request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
         method, path = request.method, str(request.url)
         check_first_byte(request, lambda: self.refuse_unless_leading(method, path))
-        if self.guards(method, path):
+        if self.dry_run:
             request.url = request.url.update_query(dryRun="All")
             if request.method == "DELETE":
                 body = request.body  # as above
@@ -398,17 +399,13 @@ class WriteGuard:
         return response
 
     def dry(self, method: str, url: str, body: Any) -> tuple[str, Any]:
-        """Check a request; returns the URL and the body to send."""
-        if not self.guards(method, url):
+        """Check an attempt, which may have to connect first; returns the URL and the body to send."""
+        self.refuse_unless_leading(method, url)
+        if not self.dry_run or method in _READS:
             return url, body
         separator = "&" if "?" in url else "?"
         given = url if "dryRun=" in url else f"{url}{separator}dryRun=All"
         return given, _dry_options(body) if method == "DELETE" else body
-
-    def guards(self, method: str, url: str) -> bool:
-        """Whether a request has to be made a dry run. Raises NotLeader if it may not be sent."""
-        self.refuse_unless_leading(method, url)
-        return self.dry_run and method not in _READS
 
     def refuse_unless_leading(self, method: str, url: str) -> None:
         """Raise NotLeader for a write of a process that does not lead."""

@@ -3,7 +3,8 @@
 The official clients have a gate of their own (`WriteGuard` of the transport).
 
 In this order: leadership, dry run, the client-side rate limit, the request with its retries, the ledger.
-Leadership is checked again right before each request, because a write may have waited.
+The sender asks for the leadership again in the call that sends the first byte of each request, because a
+write may have waited.
 """
 
 import asyncio
@@ -128,7 +129,7 @@ def no_version(_kind: GroupVersionKind, _key: ObjectKey) -> str:
 class WriteGate:
     """Sends writes. Used on one loop, that of `sender`.
 
-    - `may_write`: False while this process does not lead.
+    - `may_write`: False while this process does not lead; such a write does not wait for the budget.
     - `dry_run`: each request has `dryRun=All`; the server checks it and stores nothing.
     - `budget`: the client-side rate limit; by default 50 writes a second, and 100 at once.
     - `cached_version`: that of an object when it is written, to tell whether the write has changed it.
@@ -184,7 +185,9 @@ class WriteGate:
             elif self._wants_live(origin):
                 with suppress(ApiError):  # the handler may have no right to read, and has not asked for it
                     live = await self._live(write)
-            self._check_leader(write)
+            if not self._may_write():
+                what = f"{write.verb} of {write.resource} {write.key}"
+                raise NotLeader(f"{what} was not sent: this process does not lead")
             await self._budget.take(origin.handler)
             written = await self._sent(write, attempts, digest)
         except BaseException as error:
@@ -265,7 +268,6 @@ class WriteGate:
     async def _sent(self, write: ApiWrite, attempts: "_Attempts", digest: int) -> Written:
         moved = False
         while True:
-            self._check_leader(write)
             cached = self._cached_version(write.resource.gvk, write.key)
             try:
                 answer = await self._sender.request_json(
@@ -302,12 +304,6 @@ class WriteGate:
             self._versions.clear()  # the next write of each of them counts as a change
         self._versions[uid] = version
         return is_new
-
-    def _check_leader(self, write: ApiWrite) -> None:
-        if not self._may_write():
-            raise NotLeader(
-                f"{write.verb} of {write.resource} {write.key} was not sent: this process does not lead"
-            )
 
     def _written(
         self, write: ApiWrite, answer: KubeObject, *, digest: int = 0, changed: bool = True

@@ -323,8 +323,12 @@ class Gate:
 
 
 async def test_each_write_passes_the_gate_once(connected):
-    """It counts once for the rate and in the ledger, also if it is sent twice; a read does not count."""
-    got, leads, gate = [], [True], Gate()
+    """It counts once: for the rate, in the ledger, as refused, also if it is sent twice; no read counts."""
+    got, leads, refused, gate = [], [True], [], Gate()
+
+    def may_write():
+        refused.append(not leads[0])
+        return leads[0]
 
     async def answer(request):
         got.append(request.method)
@@ -333,7 +337,7 @@ async def test_each_write_passes_the_gate_once(connected):
         return web.json_response({}, status=status, headers={"Retry-After": "0"} if busy else {})
 
     async with connected(answer) as (url, client):
-        client.guard_writes(lambda: leads[0], dry_run=True, gate=gate)
+        client.guard_writes(may_write, dry_run=True, gate=gate)
         api, asynchronous = CoreV1Api(client.sync_api_client()), client.api_client()
         await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
         with pytest.raises(SyncApiException):
@@ -348,6 +352,7 @@ async def test_each_write_passes_the_gate_once(connected):
         with pytest.raises(NotLeader):
             await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
     assert got == ["DELETE", "DELETE", "POST", "GET", "PATCH", "GET"]
+    assert sum(refused) == 2
     assert gate.waited == 3  # a write that is refused here takes no token
     assert gate.passed == [
         ("DELETE", None, 200, None, True, 7.0),

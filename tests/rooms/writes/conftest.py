@@ -54,8 +54,10 @@ class FakeServer:
         params: Mapping[str, str] = {},
         body: Any = None,
         content_type: str = "",
+        before_send: Callable[[], object] = lambda: None,
     ) -> Any:
         """One request."""
+        before_send()
         body = copy.deepcopy(body)
         creates = method == "PATCH" and body.get("metadata", {}).get("resourceVersion") == str(2**63 - 1)
         if creates:

@@ -6,6 +6,7 @@ import pytest
 
 from declctl.errors import Conflict, Forbidden, NotLeader, ServerError, TooManyRequests, Unreachable
 from declctl.objects import GroupVersionKind, ObjectKey
+from declctl.runtime.leading import LeaderSender
 from declctl.writes import (
     WriteBudget,
     WriteGate,
@@ -92,16 +93,17 @@ def test_a_process_that_does_not_lead_sends_nothing(scene, apply) -> None:
 
 
 def test_a_lease_that_is_lost_while_a_write_waits_stops_the_write(scene, apply) -> None:
-    """Leadership is checked right before each request, not only at the call."""
-    scene.server.errors = [throttled(5)]
+    """Leadership is checked at the first byte of each request, not only before the write waits."""
+    server, scene.server = scene.server, LeaderSender(scene.server, lambda: scene.leads)
+    server.errors = [throttled(5)]
 
     async def lose() -> None:
         scene.leads = False
 
-    scene.server.during = lose
+    server.during = lose
     with pytest.raises(NotLeader):
         apply(seconds=10)
-    assert len(scene.server.requests) == 1
+    assert len(server.requests) == 1
 
 
 def test_a_dry_run_is_checked_by_the_server_and_its_answer_is_kept(scene, scope) -> None:
