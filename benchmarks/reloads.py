@@ -129,7 +129,7 @@ def running(*, objects: int, handlers: int, watch: bool = False) -> Iterator[Rig
         bundle = BundleDir(Path(home) / "bundle", {"handlers.py": _CODE.format(version=0)})
         manifest = bundle.write("manifest.yaml", json.dumps(_manifest(handlers)))
         # As in `declctl run`: what is imported is frozen, and the code of the first generation is not.
-        import_module("declctl.transport.auth_plugins")
+        import_module("kubernetes.config.kube_config")
         gc.freeze()
         with (
             Server(program, kind="pods", objects=objects, folder=Path(home)) as server,

@@ -1,8 +1,8 @@
 """The transport: the only room with sockets to a cluster.
 
-The address of the cluster, the login and TLS come from the asyncio part of the official client. LIST and
-WATCH are read here as bytes and returned as records and events. A fault is raised once, as one error. What to
-list, when to watch again and how long to back off is decided by other rooms.
+The official client's loaders log in; requests go over connections of this room. LIST and WATCH are read as
+bytes and returned as records and events. A fault is raised once, as one error. What to list, when to watch
+again and how long to back off is decided by other rooms.
 """
 
 from declctl.transport.client import Client

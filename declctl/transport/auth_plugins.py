@@ -1,13 +1,14 @@
-"""Credential plugins (`user.exec`) and OpenID Connect (`auth-provider: oidc`) of a kubeconfig.
+"""The login with a user of a kubeconfig.
 
-Both are done here because the official client does them unsafely. Its runner of plugins passes standard
-input on, reads without a limit, waits for ever for a plugin that fills its standard error, and leaves the
-plugin running when the login is cancelled. Here a plugin has a limit on time and output, and is killed with
-the login that waits for it. Its OpenID Connect does not check the certificate of the identity provider,
-fails if the kubeconfig names an authority for it, sends the client's secret to the target of a redirect,
-and fails if the provider keeps the refresh token.
+The official loader gets a server, a token, and files. What it would do unsafely is done here before:
 
-This module loads the official client and aiohttp. It is imported when a kubeconfig is used to log in.
+- It runs credential plugins (`user.exec`) without limits, with our standard input, and can't be cancelled.
+  Here a plugin has a limit on time and output, and is killed with the login that waits for it.
+- Its OpenID Connect (`auth-provider: oidc`) does not check the certificate of the identity provider unless
+  the kubeconfig names an authority, and needs an old id-token to get a new one.
+- It writes data of certificates and keys into the temporary folder, where they stay if the process is killed.
+
+This module is imported when a kubeconfig is used to log in.
 """
 
 import asyncio
@@ -17,23 +18,32 @@ import os
 import shutil
 import signal
 import ssl
+import time
 from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote_plus
 
-import aiohttp
 import msgspec
-from kubernetes.aio.config.kube_config import FileOrData, KubeConfigLoader
 
 from declctl.errors import UsageError
 from declctl.kit.files import read_file_in_time
 from declctl.kit.hosts import ServerUrl
 from declctl.kit.text import excerpt
-from declctl.transport.credentials import environment_proxy
-from declctl.transport.kubeconfig import EARLY, TLS_BYTES, ClusterSpec, ExecSpec, Kubeconfig
+from declctl.transport.credentials import (
+    TOKEN,
+    ClientConfiguration,
+    PrivateFiles,
+    environment_proxy,
+    token_claims,
+)
+from declctl.transport.kubeconfig import EARLY, TLS_BYTES, AuthProvider, ClusterSpec, ExecSpec, Kubeconfig
+
+if TYPE_CHECKING:  # most kubeconfigs have no OpenID Connect
+    import aiohttp
 
 _OUTPUT_BYTES = 1024 * 1024  # of a plugin on each stream, and of a token file
 _INFO_BYTES = 100 * 1024  # of KUBERNETES_EXEC_INFO; Linux accepts 128 KiB for one variable
@@ -56,73 +66,109 @@ class _Credential(msgspec.Struct):
     status: _Status | None = None
 
 
-class PluginLoader(KubeConfigLoader):
-    """The official loader with the plugin runner and the OpenID Connect of this module.
+class UserLogin:
+    """Logs in with the user of a kubeconfig, by the official loader. Used on one loop.
 
-    Certificates and keys that a plugin gives become files in `folder`.
+    Keeps what a login must not lose: the credential of a plugin, the last token of a file, and the tokens of
+    OpenID Connect. Certificates and keys that are no files get paths in `files`.
     """
 
-    def __init__(self, kubeconfig: Kubeconfig, *, folder: str) -> None:
-        super().__init__(
-            kubeconfig.merged,
-            temp_file_path=folder,
-            active_context=kubeconfig.context,
-            config_base_path="",  # of a dict: paths of files are absolute by now
-        )
-        self._spec = kubeconfig.user.exec
-        self._target = kubeconfig.cluster
+    def __init__(self, kubeconfig: Kubeconfig, files: PrivateFiles) -> None:
+        self._user = kubeconfig.user
+        self._cluster = kubeconfig.cluster
+        self._files = files
         self._token: str | None = None  # the last one that the token file had
-        self._folder = folder
-        self.exec_plugin_expiry: datetime | None = None  # of the plugin's last credential; None for no expiry
+        self._given = _Status()  # by the plugin, last
 
-    async def _load_authentication(self) -> None:
-        user = self._user_body()
-        file = user.get("tokenFile")
-        if file and not user.get("exec") and not self.provider:
+    @property
+    def expires(self) -> datetime | None:
+        """The time at which the plugin's last credential expires; None for no expiry."""
+        until = self._given.expirationTimestamp
+        # An API always names a time zone; without one the time counts as UTC.
+        return until.replace(tzinfo=until.tzinfo or UTC) if until else None
+
+    async def load(self) -> ClientConfiguration:
+        """Log in. Raises UsageError with a sentence, and any exception of the official loader."""
+        cluster, user = self._cluster, self._user
+        token = await self._bearer_token()
+        given = self._given
+        if given.clientCertificateData and given.clientKeyData:
+            certificate: str | None = self._files.path(given.clientCertificateData.encode())
+            key: str | None = self._files.path(given.clientKeyData.encode())
+        else:
+            certificate = self._path(user.client_certificate, user.client_certificate_data)
+            key = self._path(user.client_key, user.client_key_data)
+        authority = self._path(cluster.certificate_authority, cluster.certificate_authority_data)
+        to_cluster = {
+            "server": cluster.server,
+            "certificate-authority": authority,
+            "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
+            "tls-server-name": cluster.tls_server_name,
+            "proxy-url": cluster.proxy_url,
+        }
+        as_user = {"token": token, "client-certificate": certificate, "client-key": key}
+        found = await asyncio.to_thread(_load_officially, to_cluster, as_user)
+        if not (user.auth_provider or user.exec or token or user.username is None or user.password is None):
+            # The official loader encodes them in Latin-1, where a server expects UTF-8.
+            pair = base64.b64encode(f"{user.username}:{user.password}".encode()).decode()
+            found.api_key[TOKEN] = f"Basic {pair}"
+        return found
+
+    async def _bearer_token(self) -> str | None:
+        user = self._user
+        if user.auth_provider is not None:
+            return await self._id_token(user.auth_provider)
+        if user.exec is not None:
+            # A plugin is run again when its credential is about to expire, or when the server refuses it.
+            if self.expires is None or self.expires - datetime.now(UTC) <= EARLY:
+                self._given = await run_plugin(user.exec, self._cluster)
+            return self._given.token
+        if user.token_file:
             # As in client-go, the file takes precedence; `token` is used until the file has given a token. If
             # the file can't be read later, its last token is used until the server refuses it.
             try:
-                self._token = await asyncio.to_thread(_token_of, Path(file))
+                self._token = await asyncio.to_thread(_token_of, Path(user.token_file))
             except UsageError:
-                if self._token or not user.get("token"):
+                if self._token or not user.token:
                     raise
-        await super()._load_authentication()
+        return self._token or user.token
 
-    def _load_user_token(self) -> Literal[True] | None:
-        token = self._token or self._user_body().get("token")
-        if token:
-            self.token = f"Bearer {token}"
-        return True if token else None
+    async def _id_token(self, provider: AuthProvider) -> str:
+        config = provider.config
+        if config is None:
+            raise UsageError("oidc: its auth-provider has no config")
+        if config.get("id-token"):
+            claims = token_claims(str(config["id-token"]))
+            if claims is None:
+                raise UsageError("oidc: its id-token is no JSON Web Token")
+            expires = claims.get("exp")
+            if not isinstance(expires, int | float) or expires > time.time() + EARLY.total_seconds():
+                return str(config["id-token"])
+        await refresh(config)
+        return str(config["id-token"])
 
-    def _user_body(self) -> Mapping[str, Any]:
-        node: Any = self._user
-        return {} if node is None else node.value
+    def _path(self, file: str | None, data: str | None) -> str | None:
+        """The path of a file that the kubeconfig names, or whose content it has."""
+        return self._files.path(base64.b64decode(data)) if data else file or None
 
-    async def load_from_exec_plugin(self) -> Literal[True]:
-        """Run the plugin, unless its last credential is still valid. Raises UsageError."""
-        expires = self.exec_plugin_expiry
-        if expires is not None and expires - datetime.now(UTC) > EARLY:
-            return True
-        assert self._spec is not None
-        status = await run_plugin(self._spec, self._target)
-        # An API always names a time zone; without one the time counts as UTC.
-        until = status.expirationTimestamp
-        self.exec_plugin_expiry = until.replace(tzinfo=until.tzinfo or UTC) if until else None
-        if status.token:
-            self.token = f"Bearer {status.token}"
-        if status.clientCertificateData:
-            self.cert_file = self._file(status.clientCertificateData)
-            self.key_file = self._file(status.clientKeyData or "")
-        return True
 
-    async def _refresh_oidc(self, provider: Any) -> None:
-        await refresh(provider["config"].value)
+def _load_officially(cluster: Mapping[str, object], user: Mapping[str, object]) -> ClientConfiguration:
+    """The configuration that the official loader makes of two entries of a kubeconfig. Blocks."""
+    # Late, and in a thread: the first import of the official client takes a quarter of a second.
+    from kubernetes.config import load_kube_config_from_dict
 
-    def _file(self, content: str) -> str:
-        data: Any = FileOrData(
-            {"x": content}, None, "x", base64_file_content=False, temp_file_path=self._folder
-        )
-        return data.as_file()
+    def entry(kind: str, fields: Mapping[str, object]) -> Mapping[str, object]:
+        return {"name": "chosen", kind: {name: value for name, value in fields.items() if value is not None}}
+
+    found = ClientConfiguration()
+    config = {
+        "clusters": [entry("cluster", cluster)],
+        "users": [entry("user", user)],
+        "contexts": [entry("context", {"cluster": "chosen", "user": "chosen"})],
+        "current-context": "chosen",
+    }
+    load_kube_config_from_dict(config, client_configuration=cast("Any", found))
+    return found
 
 
 async def run_plugin(spec: ExecSpec, cluster: ClusterSpec) -> _Status:
@@ -293,6 +339,10 @@ async def refresh(config: MutableMapping[str, Any]) -> None:
                 f"oidc: the id-token has expired, and cannot refresh without {name}. Log in again"
             )
     issuer = str(config["idp-issuer-url"]).rstrip("/")
+    # Late, and in a thread: the first import takes a fifth of a second.
+    await asyncio.to_thread(import_module, "aiohttp")
+    import aiohttp
+
     try:
         context = await asyncio.to_thread(_trust, config)
         async with aiohttp.ClientSession(
@@ -323,7 +373,7 @@ async def refresh(config: MutableMapping[str, Any]) -> None:
 
 
 async def _answer(
-    session: aiohttp.ClientSession,
+    session: "aiohttp.ClientSession",
     method: str,
     url: str,
     *,

@@ -7,13 +7,12 @@ to which server we talk; `declctl run` prints it first.
 
 import asyncio
 import base64
-import binascii
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -24,17 +23,19 @@ from declctl.kit.hosts import ServerUrl
 from declctl.objects import KubeObject
 from declctl.transport.credentials import (
     TOKEN,
+    ClientConfiguration,
     Login,
-    OfficialConfiguration,
-    OfficialLoader,
     PrivateFiles,
     choose_proxy,
     expiry,
     first_login,
-    new_configuration,
     take_token,
+    token_claims,
 )
 from declctl.transport.kubeconfig import EARLY, TLS_BYTES, Kubeconfig
+
+if TYPE_CHECKING:
+    from declctl.transport.auth_plugins import UserLogin
 
 FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
 FOLDER_VARIABLE = "DECLCTL_SERVICE_ACCOUNT_DIR"
@@ -63,7 +64,7 @@ class Cluster(msgspec.Struct, frozen=True):
     """A cluster that was found and logged in to."""
 
     identity: Identity
-    configuration: OfficialConfiguration
+    configuration: ClientConfiguration
     login: Login | None  # renews the credentials; None for a caller's configuration, which does that itself
     # Lists are requested in gzip, because the network may be slow. True for the server of a kubeconfig,
     # unless it is on this machine or the kubeconfig has `disable-compression`.
@@ -90,7 +91,6 @@ async def find_cluster(*, kubeconfig: str | None, context: str | None, clock: Cl
     account = ServiceAccount.mounted()
     # In a pod, a ~/.kube/config is an accident, unless an argument or a variable asks for it.
     if found and (kubeconfig or variable or context or account is None):
-        # The first import of the official client takes half a second.
         read = await asyncio.to_thread(Kubeconfig.read, found, context=context)
         chosen = read.context  # a later change of current-context does not concern this process
         return await _logged_in(read, lambda: Kubeconfig.read(found, context=chosen), clock)
@@ -119,7 +119,7 @@ def _existing(names: Sequence[str]) -> Sequence[Path]:
 
 async def _logged_in(kubeconfig: Kubeconfig, read: Callable[[], Kubeconfig], clock: Clock | None) -> Cluster:
     login = KubeconfigLogin(kubeconfig, read=read, clock=clock)
-    configuration = new_configuration()
+    configuration = ClientConfiguration()
     await first_login(login, configuration)
     choose_proxy(configuration)
     identity = Identity(
@@ -136,7 +136,7 @@ async def _logged_in(kubeconfig: Kubeconfig, read: Callable[[], Kubeconfig], clo
 
 
 async def _from_service_account(account: "ServiceAccount") -> Cluster:
-    configuration = await asyncio.to_thread(new_configuration)
+    configuration = ClientConfiguration()
     await first_login(account, configuration)
     choose_proxy(configuration)
     identity = Identity(
@@ -154,16 +154,7 @@ def token_subject(token: str) -> str | None:
 
     The token is not verified: the name is for display.
     """
-    parts = token.split(".")
-    if len(parts) != 3:
-        return None
-    try:
-        payload: Any = msgspec.json.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (binascii.Error, ValueError):
-        return None
-    if not isinstance(payload, dict):
-        return None
-    subject = cast("Mapping[str, Any]", payload).get("sub")
+    subject = (token_claims(token) or {}).get("sub")
     return subject if isinstance(subject, str) else None
 
 
@@ -188,21 +179,26 @@ class ServiceAccount:
         except OSError:
             return None
 
-    async def load(self, configuration: OfficialConfiguration, *, afresh: bool) -> None:  # noqa: ARG002
+    async def load(self, configuration: ClientConfiguration, *, afresh: bool) -> None:  # noqa: ARG002
         """Read token and CA, `afresh` or not; raises UsageError when they can't be used."""
-        # Late: the official client takes half a second to load.
-        from kubernetes.aio.config import ConfigException
-        from kubernetes.aio.config.incluster_config import InClusterConfigLoader
-
-        token, authority = str(self._folder / "token"), str(self._folder / "ca.crt")
-        found = new_configuration()
-        try:
-            InClusterConfigLoader(token, authority, environ=os.environ).load_and_set(cast("Any", found))
-        except (ConfigException, OSError, UnicodeDecodeError) as fault:
-            raise UsageError(f"The service account in {self._folder} can't be used: {fault}") from fault
+        found = await asyncio.to_thread(self._load)
         configuration.host = found.host
         configuration.ssl_ca_cert = found.ssl_ca_cert
         take_token(configuration, found)
+
+    def _load(self) -> ClientConfiguration:
+        # Late, and in a thread: the first import of the official client takes a quarter of a second.
+        from kubernetes.config import ConfigException
+        from kubernetes.config.incluster_config import InClusterConfigLoader
+
+        token, authority = str(self._folder / "token"), str(self._folder / "ca.crt")
+        found = ClientConfiguration()
+        loader = InClusterConfigLoader(token, authority, try_refresh_token=False, environ=os.environ)
+        try:
+            loader.load_and_set(cast("Any", found))
+        except (ConfigException, OSError, UnicodeDecodeError) as fault:
+            raise UsageError(f"The service account in {self._folder} can't be used: {fault}") from fault
+        return found
 
     def good_for(self, now: datetime) -> timedelta:  # noqa: ARG002
         """A minute, as in the official loader: the kubelet may replace the files at any time."""
@@ -218,18 +214,18 @@ class KubeconfigLogin:
         self._kubeconfig = kubeconfig  # of the last successful login
         self._read = read
         self._clock = clock or SystemClock()
-        self._loader: OfficialLoader | None = None  # of the last successful login
+        self._user: UserLogin | None = None  # of the last successful login
         self._private = PrivateFiles()
         self._expired: object = None  # the last certificate about which a warning was logged
 
-    async def load(self, configuration: OfficialConfiguration, *, afresh: bool) -> None:
+    async def load(self, configuration: ClientConfiguration, *, afresh: bool) -> None:
         """Log in and set token, certificates and, the first time, the server; raises UsageError."""
-        kubeconfig, loader, first = self._kubeconfig, self._loader, self._loader is None
-        # After a refusal the kubeconfig is read again. Not with an auth provider: its loader has the newest
+        kubeconfig, user, first = self._kubeconfig, self._user, self._user is None
+        # After a refusal the kubeconfig is read again. Not with an auth provider: `user` has the newest
         # refresh token, and the file may have an older one, which the provider no longer accepts.
-        if loader is not None and afresh and loader.provider is None:
-            kubeconfig, loader = await asyncio.to_thread(self._read), None
-        loader, found = await self._log_in(kubeconfig, loader)
+        if user is not None and afresh and not kubeconfig.user.auth_provider:
+            kubeconfig, user = await asyncio.to_thread(self._read), None
+        user, found = await self._log_in(kubeconfig, user)
         self._check_expiry(found, kubeconfig)
         if first:
             if kubeconfig.cluster.insecure_skip_tls_verify:
@@ -260,18 +256,18 @@ class KubeconfigLogin:
         configuration.cert_file = found.cert_file
         configuration.key_file = found.key_file
         take_token(configuration, found)
-        self._kubeconfig, self._loader = kubeconfig, loader
+        self._kubeconfig, self._user = kubeconfig, user
 
     def good_for(self, now: datetime) -> timedelta:
         """Until shortly before a plugin's token expires; a minute for files, which may change at any time."""
-        until = self._loader.exec_plugin_expiry if self._loader is not None else None
+        until = self._user.expires if self._user is not None else None
         if until is not None:
             left = until.astimezone(UTC) - now
             return left - min(EARLY, left / 5)  # for a short-lived token, a fifth of the rest of its life
         # A plugin whose token has no expiry is run again when the server refuses the token.
         return _FOR_EVER if self._kubeconfig.user.exec else _PERIOD
 
-    def _check_expiry(self, found: OfficialConfiguration, kubeconfig: Kubeconfig) -> None:
+    def _check_expiry(self, found: ClientConfiguration, kubeconfig: Kubeconfig) -> None:
         """Raise UsageError for an expired client certificate; if there is a token, too, only warn, once."""
         if not found.cert_file:
             return
@@ -287,27 +283,15 @@ class KubeconfigLogin:
             _log.warning("%s; its token is shown as well", message)
 
     async def _log_in(
-        self, kubeconfig: Kubeconfig, loader: OfficialLoader | None
-    ) -> tuple[OfficialLoader, OfficialConfiguration]:
+        self, kubeconfig: Kubeconfig, user: "UserLogin | None"
+    ) -> "tuple[UserLogin, ClientConfiguration]":
+        from declctl.transport.auth_plugins import UserLogin  # late: in a pod, none is needed
+
         await asyncio.to_thread(_require_tls_files, kubeconfig)
-        found = new_configuration()
+        user = user or UserLogin(kubeconfig, self._private)
         plugin = kubeconfig.user.exec
         try:
-            if loader is None:
-                from declctl.transport.auth_plugins import PluginLoader  # late: it loads the official client
-
-                loader = cast("OfficialLoader", PluginLoader(kubeconfig, folder=self._private.folder))
-            await loader.load_and_set(found)
-            # A set, because contents that are equal are one file, which can be taken only once.
-            files = {
-                name: self._private.take(name)
-                for name in {found.ssl_ca_cert, found.cert_file, found.key_file}
-            }
-            found.ssl_ca_cert = files[found.ssl_ca_cert]
-            found.cert_file, found.key_file = files[found.cert_file], files[found.key_file]
-            # The loader uses these names again, and `take` has moved the files.
-            if found.cert_file:
-                loader.cert_file, loader.key_file = found.cert_file, found.key_file
+            found = await user.load()
         except Exception as fault:  # the official loader may raise any exception for a broken kubeconfig
             if plugin and isinstance(fault, UsageError):
                 raise UsageError(
@@ -320,14 +304,14 @@ class KubeconfigLogin:
             # As in Go's HTTP client: a name and a password in the URL are used if there are no other
             # credentials.
             found.api_key[TOKEN] = "Basic " + base64.b64encode(address.userinfo.encode()).decode()
-        return loader, found
+        return user, found
 
 
 def _require_tls_files(kubeconfig: Kubeconfig) -> None:
     """Read the certificates and keys that the kubeconfig names; raises UsageError. Blocks.
 
-    The official loader, `expiry` and TLS open these files on the loop after this. There, a mount that hangs
-    would block the loop; here, the login fails in time.
+    `expiry` and TLS open these files on the loop after this. There, a mount that hangs would block the loop;
+    here, the login fails in time.
     """
     for field, file in kubeconfig.tls_files.items():
         try:

@@ -31,7 +31,7 @@ from multidict import CIMultiDict
 from declctl.errors import ApiError
 from declctl.kit.hosts import ServerUrl
 from declctl.objects import answers
-from declctl.transport.credentials import OfficialConfiguration, choose_proxy
+from declctl.transport.credentials import ClientConfiguration, choose_proxy
 from declctl.transport.messages import BrokenBody, Sink
 
 CONNECT_SECONDS = 10  # for the name, the socket, the proxy and TLS
@@ -111,7 +111,7 @@ class ConnectionPool:
     Raises OSError if the certificates of `configuration` can't be loaded, and InvalidAddress.
     """
 
-    def __init__(self, configuration: OfficialConfiguration) -> None:
+    def __init__(self, configuration: ClientConfiguration) -> None:
         configuration = copy(configuration)
         choose_proxy(configuration)  # for a caller's configuration, whose proxy was not set before
         self._server = HostAddress(configuration.host)
@@ -251,7 +251,7 @@ class ConnectionPool:
         connection.connection_made(transport)
 
 
-def _tls_context(configuration: OfficialConfiguration) -> ssl.SSLContext:
+def _tls_context(configuration: ClientConfiguration) -> ssl.SSLContext:
     """The TLS context of a configuration, as the official client makes it."""
     context = ssl.create_default_context(cafile=configuration.ssl_ca_cert, cadata=configuration.ca_cert_data)
     if configuration.cert_file:

@@ -1,26 +1,27 @@
 """Credentials, which are renewed before they expire, and after a server has refused them.
 
 A `Login` of `config` logs in with a kubeconfig or a service account. `Credentials` decides when, and lets one
-login serve all requests that wait for it. Both write into the `Configuration` of the official client. Here
-that is a protocol, because importing the class takes half a second.
+login serve all requests that wait for it. Both write into a `ClientConfiguration`.
 
-TLS libraries need certificates and keys as files. The official loader writes `client-key-data` into the
-temporary folder, where it would stay until the process ends, or for ever if the process is killed. On Linux,
-`PrivateFiles` moves the content into anonymous memory at once.
+TLS libraries need certificates and keys as files. A file with a key in the temporary folder would stay until
+the process ends, or for ever if the process is killed. On Linux, `PrivateFiles` keeps the content in
+anonymous memory.
 """
 
 import asyncio
+import base64
+import binascii
 import hashlib
 import ipaddress
 import logging
 import os
 import ssl
-import sys
 import tempfile
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -34,7 +35,6 @@ from declctl.kit.hosts import ServerUrl
 
 _log = logging.getLogger("declctl.transport")
 
-AuthSettings = Mapping[str, Mapping[str, str | None]]
 LOGIN_SECONDS = 60  # the limit of one login; a plugin may need a browser
 AGAIN_SECONDS = 10  # after a failed login, and between two logins because of a server's refusal
 TOKEN = "BearerToken"  # the key of the token in `api_key`
@@ -43,51 +43,32 @@ _END = "-----END CERTIFICATE-----"
 _MOST = 16  # contents that are kept, which is enough for a few rotations
 
 
-class OfficialConfiguration(Protocol):
-    """`kubernetes.aio.client.Configuration`: the server, the credentials and the TLS of one cluster."""
+@dataclass(eq=False)
+class ClientConfiguration:
+    """The server, the credentials and the TLS of one cluster.
 
-    host: str
-    api_key: dict[str, str]
-    api_key_prefix: dict[str, str]
-    ssl_ca_cert: str | None
-    ca_cert_data: Any
-    cert_file: str | None
-    key_file: str | None
-    verify_ssl: bool
-    disable_strict_ssl_verification: bool
-    tls_server_name: str | None
-    proxy: str | None
-    proxy_headers: Any
-    client_session_kwargs: dict[str, Any] | None
-    refresh_api_key_hook: "Callable[[OfficialConfiguration], Awaitable[None] | None] | None"
+    The fields are those of `kubernetes.aio.client.Configuration` that are used here. A caller's Configuration
+    takes the place of this class as it is, and the official clients of handlers get the values of these
+    fields. So a process without `ctx.client` does without aiohttp, on which the official class is built.
+    """
 
-    async def auth_settings(self) -> AuthSettings:
-        """The headers of a request, after the hook of the configuration has refreshed them."""
-        ...
-
-
-class OfficialLoader(Protocol):
-    """`kubernetes.aio.config.kube_config.KubeConfigLoader`: logs in with one context."""
-
-    provider: str | None  # `gcp` or `oidc`
-    cert_file: str | None
-    key_file: str | None
-    exec_plugin_expiry: datetime | None  # of the token that a credential plugin gave last
-
-    async def load_and_set(self, client_configuration: OfficialConfiguration) -> None:
-        """Log in and write the result into a Configuration. May raise any exception."""
-        ...
+    host: str = "http://localhost"
+    api_key: dict[str, str] = field(default_factory=dict[str, str])  # `TOKEN`: the header Authorization
+    api_key_prefix: dict[str, str] = field(default_factory=dict[str, str])
+    ssl_ca_cert: str | None = None  # a file
+    ca_cert_data: str | bytes | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    verify_ssl: bool = True
+    assert_hostname: bool | None = None
+    disable_strict_ssl_verification: bool = False
+    tls_server_name: str | None = None
+    proxy: str | None = None
+    proxy_headers: Any = None
+    client_session_kwargs: dict[str, Any] | None = None  # for each aiohttp session
 
 
-def new_configuration() -> OfficialConfiguration:
-    """An empty official Configuration."""
-    # Late: importing the official client takes half a second.
-    from kubernetes.aio.client.configuration import Configuration
-
-    return cast("OfficialConfiguration", Configuration())
-
-
-def choose_proxy(configuration: OfficialConfiguration) -> None:
+def choose_proxy(configuration: ClientConfiguration) -> None:
     """Set the proxy of all requests with this configuration, also for the aiohttp sessions of its clients.
 
     It is the proxy of the kubeconfig, or that of HTTPS_PROXY or HTTP_PROXY, unless NO_PROXY exempts the
@@ -140,7 +121,19 @@ def _is_exempt(host: str, no_proxy: str) -> bool:
     return False
 
 
-def take_token(target: OfficialConfiguration, source: OfficialConfiguration) -> None:
+def token_claims(token: str) -> Mapping[str, Any] | None:
+    """The claims of a JWT, which are not verified; None for any other token."""
+    parts = token.split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims: Any = msgspec.json.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (binascii.Error, ValueError, RecursionError):
+        return None
+    return cast("Mapping[str, Any]", claims) if isinstance(claims, dict) else None
+
+
+def take_token(target: ClientConfiguration, source: ClientConfiguration) -> None:
     """Replace the token of a configuration by that of another one, without white space around it."""
     tokens = {name: token.strip() for name, token in source.api_key.items()}  # files may end in a newline
     target.api_key.clear()
@@ -150,8 +143,8 @@ def take_token(target: OfficialConfiguration, source: OfficialConfiguration) -> 
 class Login(Protocol):
     """A way to log in. Used on the client's loop."""
 
-    async def load(self, configuration: OfficialConfiguration, *, afresh: bool) -> None:
-        """Write token and certificates into an official Configuration.
+    async def load(self, configuration: ClientConfiguration, *, afresh: bool) -> None:
+        """Write token and certificates into a configuration.
 
         `afresh`: the server has refused the previous ones. Raises UsageError with a sentence.
         """
@@ -172,11 +165,11 @@ class Proof(msgspec.Struct, frozen=True):
 class Credentials:
     """The credentials of one client. Used on the client's loop.
 
-    `configuration` is the official Configuration of all requests. Without a `login` it belongs to the caller,
-    and its own hook refreshes the token.
+    `configuration` is that of all requests. Without a `login` it is an official Configuration of the caller,
+    whose own hook refreshes the token.
     """
 
-    def __init__(self, configuration: OfficialConfiguration, *, login: Login | None, clock: Clock) -> None:
+    def __init__(self, configuration: ClientConfiguration, *, login: Login | None, clock: Clock) -> None:
         self.configuration = configuration
         self.fault: str | None = None  # why the last login failed; None if it succeeded
         self._login = login
@@ -231,7 +224,8 @@ class Credentials:
         if self._login is not None:
             return self.configuration.api_key.get(TOKEN)
         # The configuration of the caller, whose hook runs in this call and refreshes the token.
-        value = (await self.configuration.auth_settings()).get(TOKEN, {}).get("value")
+        official: Any = self.configuration
+        value = (await official.auth_settings()).get(TOKEN, {}).get("value")
         return value.strip() if value else None
 
     def _is_due(self) -> bool:
@@ -260,7 +254,7 @@ class Credentials:
             self._due = self._clock.now() + timedelta(seconds=AGAIN_SECONDS)
 
 
-async def first_login(login: Login, configuration: OfficialConfiguration) -> None:
+async def first_login(login: Login, configuration: ClientConfiguration) -> None:
     """Log in for the first time. Raises UsageError with a sentence, also after LOGIN_SECONDS."""
     try:
         async with asyncio.timeout(LOGIN_SECONDS):
@@ -271,7 +265,7 @@ async def first_login(login: Login, configuration: OfficialConfiguration) -> Non
         ) from fault
 
 
-def _files(configuration: OfficialConfiguration) -> tuple[tuple[str, bytes], ...]:
+def _files(configuration: ClientConfiguration) -> tuple[tuple[str, bytes], ...]:
     """What the certificate files have: it shows whether a TLS context has the present certificates.
 
     Mounted files change under the same name, and a swap of their folder may change none of them.
@@ -325,52 +319,41 @@ def _children(der: bytes) -> list[tuple[int, bytes]]:
 
 
 class PrivateFiles:
-    """Moves the files of an official loader into memory. Used on one loop; freed together with its owner.
+    """Keeps certificates and keys in memory under paths, as TLS takes only files. Used on one loop.
 
-    `folder` is the folder into which the loader has to write. The same content has the same path, so that a
-    login without new certificates changes no path.
+    They are freed together with their owner. The same content has the same path, so that a login without new
+    certificates changes no path.
     """
 
     def __init__(self) -> None:
-        self.folder = tempfile.mkdtemp(prefix="declctl-")
-        # By content: descriptor and path in memory, the least recently used first.
+        # By content: descriptor and path, the least recently used first.
         self._paths: OrderedDict[bytes, tuple[int, str]] = OrderedDict()
-        weakref.finalize(self, _free, self.folder, self._paths)
+        weakref.finalize(self, _free, self._paths)
 
-    def take(self, name: str | None) -> str | None:
-        """The path to use in the place of `name`: of a copy in memory, for a file in `folder`."""
-        if name is None or Path(name).parent != Path(self.folder):
-            return name
-        content = Path(name).read_bytes()
-        if not hasattr(os, "memfd_create") or not Path("/proc/self/fd").is_dir():
-            return name  # the folder is private, and is removed with its owner
-        Path(name).unlink()
-        _forget(name)
+    def path(self, content: bytes) -> str:
+        """The path of a file with this content, which may be a path of memory."""
         if content not in self._paths:
-            descriptor = os.memfd_create("declctl", os.MFD_CLOEXEC)
+            if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
+                descriptor = os.memfd_create("declctl", os.MFD_CLOEXEC)
+                name = f"/proc/self/fd/{descriptor}"
+            else:
+                descriptor, name = tempfile.mkstemp(prefix="declctl-")  # readable by this user alone
             with os.fdopen(os.dup(descriptor), "wb") as file:
                 file.write(content)
-            self._paths[content] = (descriptor, f"/proc/self/fd/{descriptor}")
+            self._paths[content] = (descriptor, name)
             while len(self._paths) > _MOST:
-                os.close(self._paths.popitem(last=False)[1][0])
+                _close(*self._paths.popitem(last=False)[1])
         self._paths.move_to_end(content)  # a content that each login uses, such as a CA, is never dropped
         return self._paths[content][1]
 
 
-def _forget(name: str) -> None:
-    # The official loader caches paths by content, and would return the path of a deleted file.
-    loader: Any = sys.modules["kubernetes.aio.config.kube_config"]
-    written: dict[str, str] = vars(loader)["_temp_files"]
-    for content in [content for content, path in written.items() if path == name]:
-        del written[content]
+def _free(paths: "OrderedDict[bytes, tuple[int, str]]") -> None:
+    for descriptor, name in paths.values():
+        _close(descriptor, name)
 
 
-def _free(folder: str, paths: "OrderedDict[bytes, tuple[int, str]]") -> None:
-    for descriptor, _ in paths.values():
-        with suppress(OSError):
-            os.close(descriptor)
-    for file in Path(folder).glob("*"):
-        with suppress(OSError):
-            file.unlink()
+def _close(descriptor: int, name: str) -> None:
     with suppress(OSError):
-        Path(folder).rmdir()
+        if not name.startswith("/proc/"):
+            Path(name).unlink()
+        os.close(descriptor)

@@ -31,7 +31,6 @@ KUBECONFIG_BYTES = 4 * 1024 * 1024
 """The limit of a kubeconfig file. A file with two hundred clusters and their certificates has 1.5 MB."""
 _MOST_VALUES = 100_000  # in a kubeconfig, with YAML aliases expanded
 _SECTIONS = ("clusters", "contexts", "users")
-_NOBODY = "(nobody)"  # the user of a context that has none
 # Fields that name files, by section (client-go's GetClusterFileReferences and GetAuthInfoFileReferences).
 _PATHS = {
     "clusters": ("cluster", ("certificate-authority",)),
@@ -39,6 +38,7 @@ _PATHS = {
 }
 
 _PROXIES = ("http", "https")  # schemes of aiohttp; client-go also has socks5
+_PROVIDER = "oidc"  # the only auth-provider, as in client-go since 1.26
 
 
 class ExecVariable(msgspec.Struct):
@@ -58,6 +58,13 @@ class ExecSpec(msgspec.Struct):
     installHint: str | None = None  # noqa: N815
     provideClusterInfo: bool | None = None  # noqa: N815
     interactiveMode: str | None = None  # noqa: N815
+
+
+class AuthProvider(msgspec.Struct):
+    """`user.auth-provider`: OpenID Connect. `config` is changed when a token is renewed."""
+
+    name: str | None = None
+    config: dict[str, Any] | None = None
 
 
 class NamedExtension(msgspec.Struct):
@@ -98,7 +105,7 @@ class UserSpec(
     as_user_extra: dict[str, list[str] | None] | None = None
     username: str | None = None
     password: str | None = None
-    auth_provider: dict[str, Any] | None = None
+    auth_provider: AuthProvider | None = None
     exec: ExecSpec | None = None
 
     @property
@@ -146,28 +153,23 @@ class _File(msgspec.Struct):
 class Kubeconfig:
     """A merged kubeconfig with one chosen context. Reading it blocks.
 
-    `where` names its files in messages. `merged` is for the official loader: a node of its merger, with
-    absolute paths.
+    `where` names its files in messages. Paths in `merged` are absolute.
     """
 
-    def __init__(self, merged: Any, *, where: str, context: str | None) -> None:
-        self.merged = merged
+    def __init__(self, merged: KubeObject, *, where: str, context: str | None) -> None:
         self.where = where
-        self.context = _choose_context(merged.value, where=where, context=context)
-        body = _named(merged.value["contexts"], self.context).get("context") or {}
+        self.context = _choose_context(merged, where=where, context=context)
+        body = _named(merged["contexts"], self.context).get("context") or {}
         self.namespace: str | None = body.get("namespace") or None
         self.user_name: str | None = body.get("user") or None
-        user = self._user_entry(body)
-        self.cluster = self._cluster(body.get("cluster"))
-        self.user = msgspec.convert(user["user"], UserSpec)
+        self.user = self._user(merged)
+        self.cluster = self._cluster(merged, body.get("cluster"))
         server = ServerUrl.of(str(self.cluster.server))
-        _check_user(self.user, where=f"The user {body['user']!r} of {where}", server=server)
+        _check_user(self.user, where=f"The user {self.user_name!r} of {where}", server=server)
 
     @classmethod
     def read(cls, paths: Sequence[Path], *, context: str | None) -> "Kubeconfig":
         """Read and merge files; the first takes precedence. Raises UsageError, which names the file."""
-        from kubernetes.aio.config.kube_config import ConfigNode  # late: half a second
-
         where = " and ".join(str(path) for path in paths)
         contents = {path: content for path in paths if (content := _read(path))}
         if not contents:
@@ -180,20 +182,18 @@ class Kubeconfig:
                 entries = merged.setdefault(section, [])
                 known = {entry["name"] for entry in entries}
                 entries += [
-                    ConfigNode(f"{path}/{entry['name']}", _resolved(section, entry, path), str(path))
+                    _resolved(section, entry, path)
                     for entry in content.get(section) or ()
                     if entry["name"] not in known
                 ]
-        return cls(ConfigNode(where, merged, str(paths[0])), where=where, context=context)
+        return cls(merged, where=where, context=context)
 
     @classmethod
     def of(cls, config: KubeObject) -> "Kubeconfig":
         """From a dict with the shape of a kubeconfig file; raises UsageError."""
-        from kubernetes.aio.config.kube_config import ConfigNode  # late: half a second
-
         where = "the given kubeconfig"
         _check_shape(config, where=where)
-        return cls(ConfigNode("kube-config", copy.deepcopy(config)), where=where, context=None)
+        return cls(copy.deepcopy(config), where=where, context=None)
 
     def __str__(self) -> str:
         return f"the context {self.context!r} of {self.where}"
@@ -210,8 +210,8 @@ class Kubeconfig:
         }
         return {field: Path(name) for field, name in named.items() if name}
 
-    def _cluster(self, name: str | None) -> ClusterSpec:
-        found = _named(self.merged.value.get("clusters") or (), name)
+    def _cluster(self, merged: KubeObject, name: str | None) -> ClusterSpec:
+        found = _named(merged.get("clusters") or (), name)
         if not found:
             raise UsageError(
                 f"The context {self.context!r} names the cluster {name!r}, which {self.where} does not have."
@@ -220,20 +220,16 @@ class Kubeconfig:
         _check_cluster(cluster, where=f"The cluster {name!r} of {self.where}")
         return cluster
 
-    def _user_entry(self, context: KubeObject) -> KubeObject:
-        users = self.merged.value["users"] = self.merged.value.get("users") or []
+    def _user(self, merged: KubeObject) -> UserSpec:
         if not self.user_name:
-            # The official loader needs a user for a server with TLS, so it gets an empty one.
-            context["user"] = _NOBODY
-            users.append({"name": _NOBODY, "user": {}})
-        name = context["user"]
-        found = _named(users, name)
+            return UserSpec()
+        found = _named(merged.get("users") or (), self.user_name)
         if not found:
             raise UsageError(
-                f"The context {self.context!r} names the user {name!r}, which {self.where} does not have."
+                f"The context {self.context!r} names the user {self.user_name!r}, which {self.where} does "
+                "not have."
             )
-        found["user"] = found.get("user") or {}
-        return found
+        return msgspec.convert(found.get("user") or {}, UserSpec)
 
 
 def _resolved(section: str, entry: KubeObject, file: Path) -> KubeObject:
@@ -324,12 +320,8 @@ def _choose_context(config: KubeObject, *, where: str, context: str | None) -> s
     return str(chosen)
 
 
-def _named(entries: Sequence[Any], name: str | None) -> KubeObject:
-    # Entries are dicts, or the official merger's nodes around dicts.
-    for entry in entries:
-        if entry["name"] == name:
-            return entry if isinstance(entry, dict) else entry.value
-    return {}
+def _named(entries: Sequence[KubeObject], name: str | None) -> KubeObject:
+    return next((entry for entry in entries if entry["name"] == name), {})
 
 
 def _check_types(content: Mapping[str, Any], *, where: str) -> None:
@@ -377,6 +369,11 @@ def _check_user(user: UserSpec, *, where: str, server: ServerUrl) -> None:
         raise UsageError(f"{where} has a token and a password: a server takes one of them. Remove the other.")
     if user.exec and user.auth_provider:
         raise UsageError(f"{where} has an auth-provider and an exec plugin: remove one of them.")
+    if user.auth_provider and user.auth_provider.name != _PROVIDER:
+        raise UsageError(
+            f"{where} has the auth-provider {user.auth_provider.name!r}, which neither declctl nor kubectl "
+            "has: use a credential plugin (exec), such as gke-gcloud-auth-plugin or kubelogin."
+        )
     if not user.as_ and (user.as_uid or user.as_groups or user.as_user_extra):
         raise UsageError(f"{where} has as-uid, as-groups or as-user-extra, and no `as`: who acts? Add `as`.")
     extra = [value for values in (user.as_user_extra or {}).values() for value in values or ()]

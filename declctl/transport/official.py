@@ -31,7 +31,7 @@ _GUARD = "declctl_guard"  # the attribute of a synchronous Configuration that ha
 _WARNING = "Warning"
 _READS = ("GET", "HEAD", "OPTIONS")
 _installing = threading.Lock()
-# The attributes that the synchronous Configuration has in common with the asyncio one.
+# The attributes of our configuration that both official ones have.
 _SHARED = (
     "host",
     "ssl_ca_cert",
@@ -43,6 +43,7 @@ _SHARED = (
     "tls_server_name",
     "disable_strict_ssl_verification",
 )
+_ASYNCHRONOUS = ("proxy", "proxy_headers", "client_session_kwargs")
 
 
 class ClientWrite(msgspec.Struct, frozen=True):
@@ -121,8 +122,6 @@ class OfficialClients:
         """Set the loop that renews the credentials for all loops and threads. The first call decides."""
         if self._home is None:
             self._home = loop
-            if self._given is None:
-                self._credentials.configuration.refresh_api_key_hook = self._renew_async
 
     def asynchronous(self) -> Any:
         """The kubernetes.aio ApiClient for the running loop; raises RuntimeError where no loop runs."""
@@ -136,11 +135,15 @@ class OfficialClients:
                 "ctx.sync_client"
             ) from error
         if loop not in self._by_loop:
-            from kubernetes.aio.client import ApiClient  # late: half a second
+            from kubernetes.aio.client import ApiClient, Configuration  # late: it loads aiohttp
             from kubernetes.aio.watch import Watch
 
             _let_watches_remember(Watch)
-            client = ApiClient(configuration=self._credentials.configuration)
+            theirs: Any = Configuration()
+            self._copy_into(theirs, *_SHARED, *_ASYNCHRONOUS)
+            theirs.api_key = dict(self._credentials.configuration.api_key)
+            theirs.refresh_api_key_hook = self._renew_async
+            client = ApiClient(configuration=theirs)
             client.user_agent = self._user_agent
             self._by_loop[loop] = client
         return self._by_loop[loop]
@@ -148,7 +151,7 @@ class OfficialClients:
     def synchronous(self) -> Any:
         """The kubernetes.client ApiClient, for any thread."""
         if self._synchronous is None:
-            from kubernetes.client import ApiClient, Configuration  # late: half a second
+            from kubernetes.client import ApiClient, Configuration  # late: a login loads it
             from kubernetes.watch import Watch
             from urllib3 import Retry
 
@@ -156,8 +159,7 @@ class OfficialClients:
 
             theirs: Any = Configuration()
             ours = self._credentials.configuration
-            for name in _SHARED:
-                setattr(theirs, name, getattr(ours, name))
+            self._copy_into(theirs, *_SHARED)
             # The constructor has read HTTP_PROXY and NO_PROXY. The latter does not apply to a kubeconfig's
             # proxy.
             if ours.proxy:
@@ -195,12 +197,19 @@ class OfficialClients:
     def __deepcopy__(self, memo: dict[int, Any]) -> "OfficialClients":
         return self  # a copy of a configuration has its hook, which is a method of this object
 
-    async def _renew_async(self, _: Any) -> None:
+    def _copy_into(self, theirs: Any, *names: str) -> None:
+        for name in names:
+            setattr(theirs, name, getattr(self._credentials.configuration, name))
+
+    async def _renew_async(self, theirs: Any) -> None:
+        """The hook of asyncio configurations, also of copies: before each request they get the token."""
         home = self._home
         if home is None or not home.is_running() or _runs_here(home):
             await self._credentials.keep_fresh()
         else:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._credentials.keep_fresh(), home))
+        self._copy_into(theirs, "ssl_ca_cert", "cert_file", "key_file")
+        theirs.api_key = dict(self._credentials.configuration.api_key)
 
     def _renew_sync(self, theirs: Any) -> None:
         home = self._home
@@ -225,7 +234,7 @@ async def refuse_redirect(request: Any, send: Callable[[Any], Awaitable[Any]]) -
     redirect = redirect_error(response.status, response.headers, server=str(request.url.origin()))
     if redirect is None:
         return response
-    from kubernetes.aio.client import ApiException  # late: half a second
+    from kubernetes.aio.client import ApiException  # late, as above
 
     response.close()
     error: Any = ApiException(status=response.status, reason=str(redirect))

@@ -125,6 +125,7 @@ def test_a_cluster_that_client_go_refuses_is_refused(changes, said, tmp_path):
             "Expected `str`",
         ),
         ({"exec": {"command": "x"}, "auth-provider": {"name": "oidc"}}, "remove one of them"),
+        ({"auth-provider": {"name": "gcp"}, "token": "t"}, "'gcp', which neither declctl nor kubectl has"),
     ],
 )
 def test_a_user_that_client_go_refuses_is_refused(user, said, tmp_path):

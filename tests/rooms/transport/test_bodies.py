@@ -12,7 +12,7 @@ from declctl.errors import MalformedAnswer, Unreachable
 from declctl.transport import Client
 from declctl.transport import wire as wires
 from declctl.transport.connections import LARGEST, ConnectionPool, HttpConnection
-from declctl.transport.credentials import new_configuration
+from declctl.transport.credentials import ClientConfiguration
 from declctl.transport.messages import ApiRequest
 from tests.raw_server import CHUNKED, RawServer, chunk, writing
 from tests.rooms.transport.parts import Parts
@@ -277,7 +277,7 @@ def taken(use):
 
     async def go(sock):
         loop, transport = asyncio.get_running_loop(), Transport(sock)
-        configuration = new_configuration()
+        configuration = ClientConfiguration()
         configuration.host = "http://127.0.0.1"
         intake = HttpConnection(ConnectionPool(configuration))
         intake.connection_made(transport)

@@ -157,13 +157,10 @@ def test_of_several_kubeconfigs_the_one_at_fault_is_named(write, monkeypatch):
     assert str(caught.value) == f"The kubeconfig {two} can't be read: Permission denied."
 
 
-def test_an_unknown_context_names_those_that_exist(write):
+def test_a_context_that_is_missing_or_unknown_is_answered_with_those_that_exist(write, tmp_path, kubeconfig):
     """A typing error in --context is answered with what could have been meant."""
     with pytest.raises(UsageError, match=r"has no context 'prod'. It has dev\."):
         find(write("dev"), "prod")
-
-
-def test_no_current_context_names_those_that_exist(tmp_path, kubeconfig):
     file = tmp_path / "config"
     file.write_text(yaml.safe_dump(kubeconfig("https://one") | {"current-context": ""}))
     with pytest.raises(UsageError, match=r"choose one with --context. It has dev\."):

@@ -1,14 +1,15 @@
-"""When credentials are renewed."""
+"""When credentials are renewed, and where their files are."""
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from kubernetes.aio.client import Configuration
 
 from declctl.errors import Unauthorized, UsageError
 from declctl.kit import ManualClock
-from declctl.transport.credentials import Credentials, first_login
+from declctl.transport.credentials import Credentials, PrivateFiles, first_login
 
 
 class Counting:
@@ -140,3 +141,14 @@ def test_somebody_elses_configuration_refreshes_itself():
     configuration.refresh_api_key_hook = hook
     credentials = Credentials(configuration, login=None, clock=ManualClock())
     assert asyncio.run(token(credentials)) == "from-their-hook"
+
+
+def test_a_ca_stays_while_certificates_are_rotated():
+    """A plugin gives a certificate every few minutes: what every login uses is never let go for it."""
+    files = PrivateFiles()
+    ca = files.path(b"ca")
+    for number in range(40):
+        files.path(b"certificate %d" % number)
+        files.path(b"key %d" % number)
+        assert files.path(b"ca") == ca
+    assert Path(ca).read_bytes() == b"ca"

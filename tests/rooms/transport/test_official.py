@@ -50,7 +50,7 @@ def token_file(tmp_path):
 
 
 async def test_handlers_get_official_clients_whose_token_stays_fresh(answering, kubeconfig, token_file):
-    """A handler that keeps its client for days never shows an expired token, sync or async."""
+    """A handler that keeps its client for days never shows an expired token, sync, async or made anew."""
     server, seen = answering
     clock = ManualClock()
     async with server() as url:
@@ -58,6 +58,7 @@ async def test_handlers_get_official_clients_whose_token_stays_fresh(answering, 
         client = await Client.from_kubeconfig_dict(kubeconfig(url, user), clock=clock)
         asynchronous = VersionApi(client.api_client())
         synchronous = SyncVersionApi(client.sync_api_client())
+        made = ApiClient(copy.deepcopy(client.api_client().configuration))
         assert (await asynchronous.get_code()).git_version == "1"
         token_file.write_text("two")
         clock.set(61)
@@ -65,8 +66,10 @@ async def test_handlers_get_official_clients_whose_token_stays_fresh(answering, 
         token_file.write_text("three")
         clock.set(61)
         await asynchronous.get_code()
+        async with made:
+            await VersionApi(made).get_code()
         await client.close()
-    assert seen == ["Bearer one", "Bearer two", "Bearer three"]
+    assert seen == ["Bearer one", "Bearer two", "Bearer three", "Bearer three"]
 
 
 async def test_each_loop_has_a_client_of_its_own(answering, kubeconfig, token_file, monkeypatch):
