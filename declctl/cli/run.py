@@ -1,17 +1,18 @@
 """`declctl run`: a runtime with its logs, its cluster and its admin address."""
 
+import asyncio
 import gc
 import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
-from declctl.admin import from_environment, front, why_not_served
 from declctl.cli.admin_client import parse_admin
 from declctl.cli.logging import (
     OWN_LOGGER,
@@ -28,6 +29,7 @@ from declctl.errors import UsageError
 from declctl.hooks.loader import withdraw_all
 from declctl.kit import SystemClock
 from declctl.manifest import Plan
+from declctl.manifest.values import Address
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.ending import end_process_after
 from declctl.runtime.log import Log, LogLevelControl
@@ -100,8 +102,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
         folder = _config_map(stack, manifest, connect, log)
         if folder is not None:
             options = replace(options, at=folder.path, followed=folder.status)
-        fronts = [_named(name), *_fronts(options, admin, screen, log)]
-        connect = _then_collect_garbage(connect)
+        fronts = [_named(name), *_fronts(options, admin, screen, log), _collecting_garbage()]
         runtime = Runtime(
             options,
             connect=connect,
@@ -166,20 +167,20 @@ def _print_by_lines() -> None:
         sys.stdout.reconfigure(line_buffering=True, write_through=False)
 
 
-def _then_collect_garbage(connect: Connect) -> Connect:
-    """Connect, and then turn the garbage collector on; it never looks at what was imported before.
+def _collecting_garbage() -> Front:
+    """The last front: it turns the garbage collector on, which never looks at what was imported before.
 
     That makes each full collection 50 ms shorter. A collection before the freeze would take more than 50 ms
     and free half a megabyte. Code of users is loaded later and can be collected.
     """
 
-    async def connected() -> Client:
-        client = await connect()
+    @asynccontextmanager
+    async def front(_: Runtime) -> AsyncGenerator[None, None]:
         gc.freeze()
         gc.enable()
-        return client
+        yield
 
-    return connected
+    return front
 
 
 def _sandbox(stack: ExitStack, files: Sequence[str], churn: float, log: Any) -> Connect:
@@ -226,11 +227,26 @@ def _fronts(options: RunOptions, admin: str | None, screen: Screen, log: Any) ->
     fronts: list[Front] = [progress(screen, SystemClock())] if screen.is_terminal else []
     # With --once there is no admin address unless --admin names one: the port may belong to another run.
     if admin is not None or not options.once:
-        address = None if admin is None else parse_admin(admin)
+        fronts.append(_admin(options, None if admin is None else parse_admin(admin), log))
+    return fronts
+
+
+def _admin(options: RunOptions, address: Address | None, log: Any) -> Front:
+    """The admin server. It is loaded while the API server answers the first requests."""
+
+    @asynccontextmanager
+    async def serving(runtime: Runtime) -> AsyncGenerator[None, None]:
+        # In a thread, as it takes a quarter of a second of CPU.
+        await asyncio.to_thread(import_module, "declctl.admin")
+        from declctl.admin import from_environment, front
+
         given = from_environment(os.environ, log)
         path = None if options.manifest == "-" else _absolute(options.manifest)
-        fronts.append(front(address, given=given, folder=_folder_of(options), manifest=path, log=log))
-    return fronts
+        served = front(address, given=given, folder=_folder_of(options), manifest=path, log=log)
+        async with served(runtime):
+            yield
+
+    return serving
 
 
 def _next_start(folder: Path, admin: str | None) -> WhyNotStart:
@@ -238,6 +254,8 @@ def _next_start(folder: Path, admin: str | None) -> WhyNotStart:
     address = None if admin is None else parse_admin(admin)
 
     async def why_not(now: Plan, wanted: Plan) -> str | None:
+        from declctl.admin import why_not_served  # late: it is loaded by now, unless nothing is served
+
         return await why_not_served(now, wanted, folder=folder, address=address)
 
     return why_not

@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +19,7 @@ import structlog
 from msgspec.structs import replace
 
 import declctl
-from declctl.errors import ManifestErrors, NotFound, UsageError
+from declctl.errors import ApiError, ManifestErrors, NotFound, UsageError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.manifest import Plan, plan
@@ -403,6 +403,15 @@ def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the proc
     )
 
 
+async def _discover(client: Client, plan: Plan) -> None:
+    """Ask for the kinds of a manifest, of which the client keeps the answers."""
+    for kind in dict.fromkeys(
+        GroupVersionKind.of(watch.key.api_version, watch.key.kind) for watch in plan.watches
+    ):
+        with suppress(ApiError):
+            await client.discover(kind)
+
+
 class Runtime:
     """One controller from start to stop.
 
@@ -684,8 +693,13 @@ class Runtime:
             self._introduce(client, checked)
             parts = self._parts = self._wire(files, checked, client, tasks)
             # The servers first: an address that is in use ends the process before any handler is called.
-            for front in self._fronts:
-                await stack.enter_async_context(front(self))
+            # Their code is loaded while the API server answers the first requests.
+            discovering = asyncio.create_task(_discover(client, self.plan), name="first discovery")
+            try:
+                for front in self._fronts:
+                    await stack.enter_async_context(front(self))
+            finally:
+                discovering.cancel()  # what is not known by now, each informer asks for itself
             if parts.candidate is not None:
                 parts.slots.stand_by()
                 parts.schedules.pause()

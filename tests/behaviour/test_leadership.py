@@ -3,9 +3,6 @@
 The other process is mostly a Lease that the test writes, as another process would.
 """
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -595,29 +592,3 @@ def test_schedules_of_a_follower_do_not_fire(bundle, follow, rival, board) -> No
     process.advance(1)
     assert board.told[0][1] > ends
     assert process.status().schedules[0].skipped == 0
-
-
-WITHOUT = """
-import sys
-from declctl.cli.app import app
-try:
-    app(sys.argv[1:], standalone_mode=False)
-finally:
-    found = [n for n in sys.modules if n.startswith("declctl.leadership") or n in (
-        "declctl.runtime.leading", "declctl.informer.freshness")]
-    print("LOADED", found)
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("enabled", "loads"), [("false", False), ("true", True)])
-def test_nothing_is_loaded_without_an_election(bundle, sandbox, enabled, loads) -> None:
-    """A controller without an election has no memory for one."""
-    bundle.edit("manifest.yaml", "enabled: true", f"enabled: {enabled}")
-    (bundle.path / "kubeconfig").write_text(json.dumps(sandbox.kubeconfig()))
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "run", str(bundle.path), "--once",
-         "--kubeconfig", str(bundle.path / "kubeconfig"), "--admin", "127.0.0.1:0"],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert ("declctl.leadership" in done.stdout.partition("LOADED")[2]) is loads, done.stdout + done.stderr

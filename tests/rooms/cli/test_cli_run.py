@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from declctl import transport
 from declctl.cli import run as running
 from declctl.errors import UsageError
 from tests.rooms.cli.running import completed
@@ -78,16 +77,17 @@ def test_defaults_leave_it_to_the_manifest(declctl, fake):
     """Without options the manifest decides about watching, and the admin address is served."""
     declctl.done("run", "m.yaml")
     assert fake.made.options == running.RunOptions("m.yaml")
-    assert len(fake.made.given["fronts"]) == 2  # one of them tells the logs the controller's name
+    # Two tell the logs the controller's name, and let garbage be collected.
+    assert len(fake.made.given["fronts"]) == 3
     assert fake.made.given["on_dry_run"] is None
     declctl.done("run", "m.yaml", "--dry-run")
     assert fake.made.options.dry_run
     assert fake.made.given["on_dry_run"] is not None
     # Beside a controller that has the admin address, a run that ends by itself works; unless it is given one.
     declctl.done("run", "m.yaml", "--once")
-    assert len(fake.made.given["fronts"]) == 1
-    declctl.done("run", "m.yaml", "--once", "--admin", "127.0.0.1:0")
     assert len(fake.made.given["fronts"]) == 2
+    declctl.done("run", "m.yaml", "--once", "--admin", "127.0.0.1:0")
+    assert len(fake.made.given["fronts"]) == 3
 
 
 @pytest.mark.parametrize(("value", "thorough"), [("true", True), ("1", True), ("false", False), ("", False)])
@@ -148,18 +148,13 @@ def test_a_broken_objects_file_is_located(declctl, fake, objects):
     assert "objects.yaml:2:1" in said
 
 
-def test_a_process_that_stays_is_set_up(declctl, fake, monkeypatch):
-    """A handler that computes gives way soon; garbage is collected once it is connected, without imports."""
-
-    async def connect(**_: Any) -> str:
-        return "the client"
-
-    monkeypatch.setattr(transport.Client, "connect", connect)
+async def test_a_process_that_stays_is_set_up(declctl, fake):
+    """A handler that computes gives way soon; garbage is collected once all is loaded, without imports."""
     gc.disable()
     declctl("run", "m.yaml")
     assert sys.getswitchinterval() == pytest.approx(0.0002)  # the fixture of all commands puts it back
-    assert asyncio.run(fake.made.given["connect"]()) == "the client"
-    assert gc.isenabled()
+    async with fake.made.given["fronts"][-1](fake.made):
+        assert gc.isenabled()
     assert gc.get_freeze_count() > 10_000
     gc.unfreeze()
 
