@@ -9,7 +9,7 @@ RUNS := .venv/.installed
 TESTS := .venv/.installed-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rest test-all mutants lint types imports examples check soak bench bench-full e2e-real dist tools browser picture
+.PHONY: help demo test test-rest test-all mutants lint types imports examples check soak bench bench-full e2e-real dist tools browser picture newest
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -104,6 +104,13 @@ dist: $(TESTS) ## sdist and wheel of declctl and of each plugin, into dist/
 	@set -e; for folder in . plugins/*/; do \
 	(cd "$$folder" && "$(abspath $(BIN))/python" -m hatchling build -d "$(abspath $(DIST))"); done
 	@$(BIN)/python -m twine check --strict $(DIST)/*
+
+# In an environment of its own: .venv keeps the bounds of pyproject.toml.
+newest: $(RUNS) ## the newest aiohttp and kubernetes, above the bounds of pyproject.toml too: do the tests of what uses them pass?
+	@test -x .venv/newest/bin/python || $(BIN)/python -m venv .venv/newest
+	@.venv/newest/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@.venv/newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade aiohttp kubernetes
+	.venv/newest/bin/python -m pytest -q -n $(WORKERS) tests/rooms/transport tests/rooms/admin tests/hostile tests/promises/test_internals.py
 
 TOOLS ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/declctl-tools
 
