@@ -22,7 +22,8 @@ from datetime import UTC, datetime
 from textwrap import indent
 from typing import Any, TextIO, cast
 
-from declctl.cli.structlog_without_rich import structlog
+import structlog
+
 from declctl.cli.terminal import has_colour
 from declctl.hooks.calls import current_arguments
 from declctl.kit import Clock

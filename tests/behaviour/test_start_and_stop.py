@@ -325,7 +325,7 @@ def loaded_by(program: str, *arguments: str) -> set[str]:
 
 
 # Of no use to any command on a manifest without faults, plugins, scrapers and `ctx.client`.
-UNUSED = RARE | UNASKED | {"kubernetes.aio", "opentelemetry", "cronsim", "tzdata", "rich"}
+UNUSED = RARE | UNASKED | {"kubernetes.aio", "opentelemetry", "cronsim", "tzdata"}
 UNUSED |= {"declctl.leadership", "declctl.runtime.leading", "declctl.informer.freshness"}  # of an election
 SERVED = {"declctl.admin", "aiohttp"}  # of the admin address
 CONTROLLER = {"structlog", "typer", "pluggy", "declctl.manifest", "declctl.hooks"}
