@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from declctl.kit import Clock
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.reloading.generation import Lifecycle, RuntimeServices, lifecycle_context
+from declctl.runtime.reloading.generation import RuntimeServices, lifecycle_context
 from declctl.runtime.scheduling.schedules import Schedules
 
 if TYPE_CHECKING:  # for an annotation alone
@@ -131,14 +131,12 @@ async def end_calls(
         )
 
 
-async def call_last_hooks(
-    reloader: "Reloader", lifecycle: Lifecycle, services: RuntimeServices, grace: GracePeriod
-) -> None:
+async def call_last_hooks(reloader: "Reloader", services: RuntimeServices, grace: GracePeriod) -> None:
     """Call the `declctl_shutdown` hooks, and tear down every generation."""
     generation = reloader.active
     if generation is None:
         return
-    await lifecycle.call_each(
+    await reloader.lifecycle.call_each(
         generation.loaded_code.lifecycle("declctl_shutdown"),
         lambda i: {"ctx": lifecycle_context(i.plugin, generation, reloader.memo(i.plugin), services)},
         loop=generation.loop,

@@ -1,81 +1,56 @@
-"""The process of a controller: its parts, its start and its end.
+"""The process of a controller: its start and its end.
 
 The machinery runs on one loop in a thread of its own, asynchronous hooks on a second loop, synchronous hooks
-in threads. The main thread waits for signals. `RuntimeParts` outlive generations: `connect_parts` makes them,
+in threads. The main thread waits for signals. The parts of the process outlive generations (`parts`):
 `Runtime` starts them, and ends them in order (`ending`).
 """
 
 import asyncio
-import os
-import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
 import structlog
 from msgspec.structs import replace
 
-import declctl
 from declctl.errors import ApiError, ManifestErrors, NotFound, UsageError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.manifest import Plan, plan
-from declctl.manifest.model import Followers, LeaderElectionSpec, LifecycleSpec, ResourceSpec
-from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, RequestSender
+from declctl.manifest.model import Followers, LifecycleSpec, ResourceSpec
+from declctl.objects import GroupVersionKind, KubeObject
 from declctl.objects.differences import Mutation
-from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
-from declctl.runtime.caching.managed_informer import cached_record
+from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.checking.allowed_digests import require_reviewed, require_search_path
 from declctl.runtime.checking.check import CheckResult, import_in_child, read_files
-from declctl.runtime.checking.config_secrets import ConfigSecrets
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.ending import GracePeriod, SignalHandlers, call_last_hooks, end_calls
-from declctl.runtime.handling.circuit_breaker import CircuitBreakers
-from declctl.runtime.handling.client_writes import ClientWrites
-from declctl.runtime.handling.context import ClusterAccess
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.plugin_metrics import PluginMetrics
 from declctl.runtime.handling.queue_listing import QueueListing
-from declctl.runtime.handling.server_warnings import ServerWarnings
-from declctl.runtime.handling.slots import Slots
-from declctl.runtime.handling.tap import HandlerTap, TapMark
+from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.log import Log, LogLevelControl
-from declctl.runtime.own_namespace import OwnNamespace, namespace_of_lease, own_namespace
-from declctl.runtime.planning.orphans import orphans_of
+from declctl.runtime.own_namespace import namespace_of_lease
+from declctl.runtime.parts import RuntimeParts, make_parts
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
-from declctl.runtime.reconciling.leftovers import Leftovers
-from declctl.runtime.reconciling.stray_finalizers import StrayFinalizers
-from declctl.runtime.reloading.attempts import Attempts, ReloadRetries, Triggers
+from declctl.runtime.process import Process, RunOptions
+from declctl.runtime.reloading.attempts import Triggers
 from declctl.runtime.reloading.changes import NOT_KEPT, Outcome, Result
-from declctl.runtime.reloading.files import FileWatchHealth
-from declctl.runtime.reloading.generation import Generation, Lifecycle, RuntimeServices
+from declctl.runtime.reloading.generation import Generation
 from declctl.runtime.reloading.reload import Reloader
-from declctl.runtime.reporting.reporter import Announcer, ReloadHistory, StatusReporter
+from declctl.runtime.reporting.reporter import ReloadHistory, StatusReporter
 from declctl.runtime.reporting.status import ControllerStatus
 from declctl.runtime.reporting.why import WriteExplanation, explain_object
-from declctl.runtime.scheduling.schedules import Schedules, TriggerResult
+from declctl.runtime.scheduling.schedules import TriggerResult
 from declctl.runtime.threads import in_thread
 from declctl.runtime.watchdog import LOOK_SECONDS, Watchdog
 from declctl.transport import Client
-from declctl.writes import (
-    EventRecorder,
-    OnWritten,
-    WriteGate,
-    WriteLedger,
-    WriteOrigin,
-    WritePolicy,
-    WriterFactory,
-    Written,
-    field_manager,
-)
+from declctl.writes import OnWritten, field_manager
 
-if TYPE_CHECKING:  # imported only for a followed ConfigMap, and for a manifest with an election
-    from declctl.runtime.config_map import FollowedStatus
+if TYPE_CHECKING:  # imported only for a manifest with an election
     from declctl.runtime.leading import Candidate
 
 __all__ = ["Front", "RunOptions", "Runtime"]
@@ -88,23 +63,6 @@ Front = Callable[["Runtime"], AbstractAsyncContextManager[None]]
 """A server that is entered and left with the runtime, such as the admin server."""
 WhyNotStart = Callable[[Plan, Plan], Awaitable[str | None]]
 """Why a new process could not start with the second plan; None if not known. The first is this one's."""
-
-
-class RunOptions(msgspec.Struct, frozen=True):
-    """The options of `declctl run`."""
-
-    manifest: str  # its path, as the user wrote it
-    at: Path | None = None  # where it is read; None: at `manifest`
-    watch: bool | None = None  # reload when files change; None: as the manifest says
-    exec_on_restart: bool = False  # end in order when a reload needs a new process
-    once: bool = False  # end when all objects are handled
-    timeout: float = 60.0  # seconds, for `once`
-    dry_run: bool = False
-    allowed_digests: str | None = None  # a file with the digests of the bundles that may run
-    followed: "Callable[[], FollowedStatus] | None" = None  # the state of a ConfigMap that is followed
-    namespace: str | None = None  # of this process, where the manifest names none
-    mutation_detector: bool = False  # compare all shared objects each second, instead of a part of them
-    log_level: LogLevelControl | None = None  # that of the process; None if its log is that of a caller
 
 
 async def unless_stopped(work: Awaitable[T], stopping: asyncio.Event) -> T | None:
@@ -153,254 +111,6 @@ async def _first(*waits: Awaitable[Any]) -> None:
     finally:
         for task in tasks:
             task.cancel()
-
-
-class RuntimeParts(msgspec.Struct, frozen=True):
-    """The parts of a process that outlive generations. Each part refers only to parts above it."""
-
-    candidate: "Candidate | None"  # None without an election
-    writers: WriterFactory
-    recorder: EventRecorder
-    writes: WriteLedger
-    caches: InformerPool
-    mutations: MutationChecks
-    slots: Slots
-    leftovers: Leftovers
-    stray_finalizers: StrayFinalizers
-    schedules: Schedules
-    services: RuntimeServices
-    lifecycle: Lifecycle
-    reloader: Reloader
-    observer: StatusReporter
-    announcer: Announcer
-    attempts: Attempts
-    retries: ReloadRetries
-    file_watch: FileWatchHealth
-    finished: Callable[
-        [Outcome, bool], Awaitable[None]
-    ]  # receives each outcome, and whether a person asked for it
-
-
-def make_candidate(
-    name: str, client: Client, election: LeaderElectionSpec, *, options: RunOptions, clock: Clock, log: Log
-) -> "Candidate | None":
-    """This process as a candidate; None without an election. Raises UsageError without a namespace.
-
-    A dry run takes part in none: its lease would keep a process from acting whose writes are meant.
-    """
-    if not election.enabled or options.dry_run:
-        return None
-    from declctl.runtime.leading import Candidate  # late: most controllers have no election
-
-    namespace = namespace_of_lease(election, namespace_of_process(client, options))
-    candidate = Candidate(election, client, name=name, namespace=namespace.name, clock=clock, log=log)
-    log.info(f"the election is by the Lease {candidate.shown}; its namespace is {namespace.source}")
-    return candidate
-
-
-def namespace_of_process(client: Client, options: RunOptions) -> OwnNamespace | None:
-    """See `own_namespace`."""
-    config_map = None if options.followed is None else options.manifest
-    return own_namespace(client.identity, given=options.namespace, config_map=config_map)
-
-
-def connect_parts(  # noqa: PLR0913 - one parameter for each thing that the process owns
-    name: str,
-    files: InputFiles,
-    client: Client,
-    *,
-    options: RunOptions,
-    tasks: asyncio.TaskGroup,
-    loops: HandlerLoops,
-    children: PreflightPool,
-    history: ReloadHistory,
-    restart: Callable[[str], None],
-    election: LeaderElectionSpec,
-    clock: Clock,
-    log: Log,
-    user_log: Any = None,
-    on_dry_run: OnWritten | None = None,
-) -> RuntimeParts:
-    """Make the parts of a controller and connect them. Called on the machinery loop.
-
-    - `tasks`: informers run in it.
-    - `loops`: asynchronous hooks run on them.
-    - `restart`: called with the reasons when a reload needs a new process.
-    - `election`: that of the manifest at the start of the process.
-    - `user_log`: the structlog logger that `ctx.log` is bound from.
-    - `on_dry_run`: called on the machinery loop with each write of a dry run.
-    """
-
-    def on_written(written: Written, origin: WriteOrigin, live: KubeObject | None) -> None:
-        slots.written(written, origin, caches.all(), live)
-
-    def cached_version(kind: GroupVersionKind, key: ObjectKey) -> str:
-        record = cached_record(caches.all(), kind, key)
-        return "" if record is None else record.resource_version
-
-    candidate = make_candidate(name, client, election, options=options, clock=clock, log=log)
-    policy = WritePolicy(
-        dry_run=options.dry_run,
-        cached_version=cached_version,
-        wants_live=lambda origin: slots.wants_live(origin),  # noqa: PLW0108 - the slots are made below
-        on_written=on_written,
-        on_dry_run=on_dry_run,
-    )
-    sender: RequestSender = client
-    if candidate is not None:
-        policy = replace(policy, may_write=candidate.permits_write)
-        sender = candidate.sender
-    ledger = WriteLedger()
-    writers = WriterFactory(
-        sender,
-        ledger,
-        controller=name,
-        discover=client.discover,
-        forget=client.forget,
-        version=declctl.__version__,
-        clock=clock,
-        policy=policy,
-        log=log,
-    )
-    client.guard_writes(
-        policy.may_write,
-        dry_run=policy.dry_run,
-        gate=ClientWrites(
-            ledger,
-            budget=writers.budget,
-            loop=asyncio.get_running_loop(),
-            known_plural=client.known_plural,
-            clock=clock,
-        ),
-    )
-    warnings = ServerWarnings(known_plural=client.known_plural, clock=clock, log=log)
-    client.warnings.observer = warnings.add
-    # Two processes of one controller differ by their pods, or on one machine by their ids.
-    process = socket.gethostname()
-    if not client.identity.in_cluster:
-        process = f"{process} pid {os.getpid()}"
-    # Events have a gate of their own, and a ledger that remembers none: many of them would hide the writes.
-    events = WriteGate(
-        sender, WriteLedger(0), clock=clock, may_write=policy.may_write, dry_run=policy.dry_run
-    )
-    recorder = EventRecorder(events, controller=name, instance=process, clock=clock, log=log)
-    caches = InformerPool(client, tasks=tasks, clock=clock)
-    mutations = MutationChecks(caches, clock=clock, thorough=options.mutation_detector)
-    slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
-    schedules = Schedules(clock=clock, log=log)
-    own = namespace_of_process(client, options)
-    secrets_in = client.identity.namespace or "default" if own is None else own.name
-    # Generations use these services. The reloader and its stage get no other part of the process.
-    services = RuntimeServices(
-        discover=client.discover,
-        known=client.known,
-        caches=caches,
-        cluster=ClusterAccess(client, recorder, writers, asyncio.get_running_loop()),
-        secrets=ConfigSecrets(client.request_json, secrets_in),
-        loops=loops,
-        log=log,
-        user_log=structlog.get_logger("declctl.handler") if user_log is None else user_log,
-        breakers=CircuitBreakers(clock=clock, log=log),
-        metrics=PluginMetrics(log=log),
-        clock=clock,
-        dry_run=options.dry_run,
-    )
-    lifecycle = Lifecycle(log)
-    reloader = Reloader(
-        files,
-        services=services,
-        slots=slots,
-        schedules=schedules,
-        lifecycle=lifecycle,
-        children=children,
-        allowed_digests=options.allowed_digests,
-        clock=clock,
-        log=log,
-    )
-    stray_finalizers = StrayFinalizers(
-        client,
-        controller=name,
-        caches=caches,
-        plan=lambda: None if reloader.active is None else reloader.active.plan,
-        stands_by=lambda: slots.is_standing_by,
-        clock=clock,
-        log=log,
-    )
-    server = client.health.status
-    retries = ReloadRetries(clock)
-    file_watch = FileWatchHealth(clock=clock, log=log)
-    observer = StatusReporter(
-        name,
-        process=process,
-        active=lambda: reloader.active,
-        old=lambda: reloader.old,
-        caches=caches,
-        slots=slots,
-        schedules=schedules,
-        loops=loops,
-        recorder=recorder,
-        writes=ledger,
-        waiting_writes=writers.budget.waiting,
-        warnings=warnings,
-        server=server,
-        requests=lambda: client.statistics().totals,
-        retries=retries,
-        file_watch=file_watch.status,
-        followed=options.followed,
-        stray_finalizers=lambda: stray_finalizers.found,
-        log_level=options.log_level,
-        candidate=candidate,
-        clock=clock,
-        log=log,
-    )
-    leftovers = Leftovers(client, tasks=tasks, clock=clock, log=log)
-    # The leader finalizes leftovers: a follower would queue what that has finalized before a takeover.
-    reloader.on_commit.append(lambda _: None if slots.is_standing_by else leftovers.commit(slots.all()))
-    reloader.on_commit.append(lambda plan: writers.budget.limit(plan.writes.qps, plan.writes.burst))
-
-    def warn_of_orphans(plan: Plan) -> None:
-        before = reloader.active  # still the generation before the commit
-        for orphan in () if before is None else orphans_of(before.plan, plan, ledger.applied_by()):
-            log.warning("; ".join(filter(None, (str(orphan), orphan.hint))), handler=orphan.handler)
-
-    reloader.on_commit.append(warn_of_orphans)
-    # The reporter only reads, so a cache that syncs wakes it.
-    reloader.on_synced.append(observer.wake)
-    announcer = Announcer(
-        observer, history=history, call_hooks=reloader.call_reload_hooks, log=log, restart=restart
-    )
-
-    async def finished(outcome: Outcome, asked: bool) -> None:
-        if slots.tap.is_open and outcome.result is not Result.UNCHANGED:
-            slots.tap.marked(
-                TapMark(clock.now(), str(outcome.result), outcome.generation, outcome.reason, outcome.line)
-            )
-        # A retry that is refused for the same reason is not logged again. A user who asks gets a line anyway.
-        if retries.record(outcome) or asked:
-            await announcer.attempted(outcome, asked)
-
-    attempts = Attempts(reloader, digest=files.digest, finished=finished, health=file_watch, clock=clock)
-    return RuntimeParts(
-        candidate,
-        writers,
-        recorder,
-        ledger,
-        caches,
-        mutations,
-        slots,
-        leftovers,
-        stray_finalizers,
-        schedules,
-        services,
-        lifecycle,
-        reloader,
-        observer,
-        announcer,
-        attempts,
-        retries,
-        file_watch,
-        finished,
-    )
 
 
 async def _discover(client: Client, plan: Plan) -> None:
@@ -523,7 +233,7 @@ class Runtime:
         if outcome.reason == NOT_KEPT:
             self.parts.announcer.not_attempted(outcome)
         else:
-            await self.parts.finished(outcome, True)
+            await self.parts.announcer.attempted(outcome, asked=True)
         return outcome
 
     def trigger(self, schedule: str) -> TriggerResult:
@@ -580,7 +290,7 @@ class Runtime:
             obj = None
         records = [
             record
-            for record in self.parts.writes.of_object(key)
+            for record in self.parts.writing.ledger.of_object(key)
             # The kind of a write by an official client may be unknown.
             if record.resource == str(found)
         ]
@@ -645,7 +355,7 @@ class Runtime:
         handlers = [slot.statistics() for slot in self.parts.slots.all()]
         waiting = {handler.name: handler.queued + handler.running for handler in handlers}
         assert self._first_plan is not None
-        written = self.parts.writes.applied_by()
+        written = self.parts.writing.ledger.applied_by()
         return running_snapshot(
             generation, self._caches.all(), waiting, written=written, first=self._first_plan
         )
@@ -691,7 +401,9 @@ class Runtime:
                 return 0
             stack.push_async_callback(client.close)
             self._introduce(client, checked)
-            parts = self._parts = self._wire(files, checked, client, tasks)
+            process = self._process_of(files, checked, client, tasks)
+            parts = self._parts = make_parts(process, history=self._history, restart=self._start_again)
+            candidate = parts.writing.candidate
             # The servers first: an address that is in use ends the process before any handler is called.
             # Their code is loaded while the API server answers the first requests.
             discovering = asyncio.create_task(_discover(client, self.plan), name="first discovery")
@@ -700,67 +412,60 @@ class Runtime:
                     await stack.enter_async_context(front(self))
             finally:
                 discovering.cancel()  # what is not known by now, each informer asks for itself
-            if parts.candidate is not None:
+            if candidate is not None:
                 parts.slots.stand_by()
                 parts.schedules.pause()
-                if parts.candidate.spec.followers is Followers.COLD:
+                if candidate.spec.followers is Followers.COLD:
                     parts.caches.defer_starts()
             first = await unless_stopped(parts.reloader.start(checked), self._stopping)
-            recording = tasks.create_task(parts.recorder.run(), name="events")
+            recording = tasks.create_task(parts.writing.recorder.run(), name="events")
             watched = self.handler_loops.watch(parts.slots.time_out_blocked)
             watching = tasks.create_task(watched, name="handler loops")
             if first is not None:
                 self._history.add(first)
                 background = self._background(files, parts, tasks)
-                if parts.candidate is not None:
-                    tasks.create_task(self._stand_for_election(parts, parts.candidate), name="election")
+                if candidate is not None:
+                    tasks.create_task(self._stand_for_election(parts, candidate), name="election")
                 failed = await self._until_stopped(parts.observer)
                 for task in background:
                     task.cancel()
-            if parts.candidate is not None:
-                parts.candidate.stop_taking()
+            if candidate is not None:
+                candidate.stop_taking()
             grace = self._grace = self._grace or GracePeriod(self._grace_seconds, clock=self._clock)
             # No new generation, then no new call, then the hooks, which may read caches.
             await parts.attempts.close()
             await end_calls(
-                parts.slots,
-                parts.schedules,
-                grace,
-                has_election=parts.candidate is not None,
-                log=self._log,
+                parts.slots, parts.schedules, grace, has_election=candidate is not None, log=self._log
             )
-            if parts.candidate is not None:
-                await parts.recorder.flush(min(_FLUSH_SECONDS, grace.left() / 3))
-                await parts.candidate.release(min(_RELEASE_SECONDS, grace.left() / 2))
-                failed = failed or int(parts.candidate.is_lost)
-            await call_last_hooks(parts.reloader, parts.lifecycle, parts.services, grace)
+            if candidate is not None:
+                await parts.writing.recorder.flush(min(_FLUSH_SECONDS, grace.left() / 3))
+                await candidate.release(min(_RELEASE_SECONDS, grace.left() / 2))
+                failed = failed or int(candidate.is_lost)
+            await call_last_hooks(parts.reloader, parts.services, grace)
             await parts.mutations.look()
-            await parts.recorder.flush(min(_FLUSH_SECONDS, grace.left()))
+            await parts.writing.recorder.flush(min(_FLUSH_SECONDS, grace.left()))
             recording.cancel()
             parts.leftovers.close()
             await parts.caches.close()
             watching.cancel()
         return failed
 
-    def _wire(
+    def _process_of(
         self, files: InputFiles, checked: CheckResult, client: Client, tasks: asyncio.TaskGroup
-    ) -> RuntimeParts:
+    ) -> Process:
         assert checked.inputs is not None
         self._first_plan = plan(checked.inputs.loaded.controller)
-        return connect_parts(
-            self._first_plan.name,
-            files,
-            client,
+        return Process(
             options=self.options,
+            files=files,
+            plan=self._first_plan,
+            client=client,
             tasks=tasks,
             loops=self.handler_loops,
             children=self._children,
-            history=self._history,
-            restart=self._start_again,
-            election=self._first_plan.leader_election,
             clock=self._clock,
             log=self._log,
-            user_log=self._user_log,
+            user_log=structlog.get_logger("declctl.handler") if self._user_log is None else self._user_log,
             on_dry_run=self._on_dry_run,
         )
 
@@ -783,18 +488,18 @@ class Runtime:
         async def roll_back(why: str) -> None:
             outcome = (await parts.reloader.rollback(why=why, asked=False)).as_rollback()
             if outcome.result is not Result.UNCHANGED:
-                await parts.finished(outcome, False)
+                await parts.announcer.attempted(outcome, asked=False)
 
         # With `--once`, handlers handle what is there: no schedule is called.
         scheduled = [] if self.options.once else [tasks.create_task(parts.schedules.run(), name="schedules")]
-        if parts.candidate is None:
+        if parts.writing.candidate is None:
             begun = tasks.create_task(parts.reloader.start_handlers(), name="start of the handlers")
             scheduled.append(begun)
         return [
             *scheduled,
             tasks.create_task(parts.observer.run(), name="observer"),
             tasks.create_task(parts.mutations.run(), name="mutation detector"),
-            tasks.create_task(parts.stray_finalizers.run(), name="stray finalizers"),
+            tasks.create_task(parts.stray_finalizers.run(lambda: self.plan), name="stray finalizers"),
             tasks.create_task(triggers.files(), name="files"),
             tasks.create_task(triggers.hangups(self._hangup), name="hangup"),
             tasks.create_task(parts.reloader.probation.run(self._active, roll_back), name="probation"),
@@ -806,7 +511,8 @@ class Runtime:
         from declctl.runtime.leading import TakeoverSteps
 
         def begin() -> None:
-            parts.writers.forget_sets()  # the leader before has written members that are not known here
+            # The leader before has written members that are not known here.
+            parts.writing.writers.forget_sets()
             parts.reloader.begin()
             parts.leftovers.commit(parts.slots.all())
 
@@ -869,11 +575,10 @@ class Runtime:
     async def _end_for_a_start(self, why: str) -> None:
         """End in order, unless it is known that the next start would fail: this process works."""
         assert self._first_plan is not None
-        assert self.client is not None
         election = self._active().plan.leader_election
         if election.enabled and not self.options.dry_run:
             try:
-                namespace_of_lease(election, namespace_of_process(self.client, self.options))
+                namespace_of_lease(election, self.parts.process.namespace)
             except UsageError as fault:
                 self._log.error(f"not starting again, as the next start would fail: {fault}; it is for {why}")
                 return

@@ -255,7 +255,6 @@ class WriterFactory:
             return await discover(kind)
 
         self._controller = controller
-        self.ledger = ledger
         self.budget = WriteBudget(clock=clock)  # of all writes of the process, also those of other clients
         gate = WriteGate(
             sender,

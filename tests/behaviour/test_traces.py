@@ -57,8 +57,8 @@ def test_a_change_leads_to_a_write_and_that_to_other_handlers(rig, config_map, f
     ]
     assert hook.parent.span_id == event.context.span_id
     assert write.attributes["declctl.object.kind"] == "ConfigMap"
-    assert write.attributes["declctl.event.id"] == event.attributes["declctl.event.id"]
-    assert runs.runtime.parts.writes.newest()[0].origin.request_id == event.attributes["declctl.event.id"]
+    request_id = runs.runtime.parts.writing.ledger.newest()[0].origin.request_id
+    assert write.attributes["declctl.event.id"] == event.attributes["declctl.event.id"] == request_id
     # The event of the copy leads back to the write. It may overtake the answer to the write, but not by the
     # time for which the key rests.
     reconciled = of(f"process {resource}", "keys", "copy")[0]

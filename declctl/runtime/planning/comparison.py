@@ -20,7 +20,6 @@ from declctl.runtime.caching.identities import CacheIdentity, match_caches
 from declctl.runtime.checking.check import CheckResult
 from declctl.runtime.checking.declaration import FromHooks
 from declctl.runtime.planning.costs import Cost, costs, filter_costs, plan_of
-from declctl.runtime.planning.orphans import PlannedOrphan, orphans_of
 from declctl.runtime.planning.running_plan import RunningPlan, masked
 from declctl.runtime.reloading.changes import (
     PlanSnapshot,
@@ -31,6 +30,7 @@ from declctl.runtime.reloading.changes import (
     lost_finalizers,
     needing_restart,
 )
+from declctl.runtime.reloading.orphans import PlannedOrphan, orphans_of
 from declctl.runtime.reloading.stage import handler_digests, recoded_handlers
 
 

@@ -27,6 +27,7 @@ from declctl.objects import GroupVersionKind, ObjectKey, Record
 from declctl.objects.frame import HeldObject
 from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ManagedInformer
+from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
 from declctl.transport import Client
 from declctl.writes import finalizers_of, find_added
@@ -70,16 +71,14 @@ class StrayFinalizers:
         *,
         controller: str,
         caches: InformerPool,
-        plan: Callable[[], Plan | None],
-        stands_by: Callable[[], bool],
+        slots: Slots,
         clock: Clock,
         log: Log,
     ) -> None:
         self._client = client
         self._controller = controller
         self._caches = caches
-        self._plan = plan
-        self._stands_by = stands_by  # another process handles the objects
+        self._slots = slots
         self._clock = clock
         self._log = log
         # By name: the handler that has added the finalizer; empty if none of this controller has.
@@ -94,17 +93,15 @@ class StrayFinalizers:
         """The stray finalizers that cached objects have."""
         return tuple(self._found.values())
 
-    async def run(self) -> None:
-        """Look at intervals, until cancelled."""
+    async def run(self, plan: Callable[[], Plan]) -> None:
+        """Look at intervals, until cancelled. `plan` returns that of the active generation."""
         while True:
             await self._clock.pause(_LOOK_SECONDS)
-            await self.look()
+            if not self._slots.is_standing_by:  # otherwise another process handles the objects
+                await self.look(plan())
 
-    async def look(self) -> None:
+    async def look(self, plan: Plan) -> None:
         """Decide on the names that are new, and read the caches again if it is time. Raises nothing."""
-        plan = self._plan()
-        if plan is None or self._stands_by():
-            return
         declared = _declared(plan)
         caches = [each for each in self._caches.all() if each.informer.synced.is_open]
         is_new = self._clock.monotonic() >= self._asks_at and await self._decide(caches, declared)

@@ -14,11 +14,11 @@ from dataclasses import replace
 
 from declctl.errors import InvalidRequest, ReloadRefused
 from declctl.informer.reflector.faults import is_waited_for
-from declctl.kit import Clock, set_within
+from declctl.kit import set_within
 from declctl.kit.files import is_exhausted
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import new_among
-from declctl.manifest.model import DrainPolicy
+from declctl.manifest.model import DrainPolicy, ReloadSpec
 from declctl.manifest.plan import Plan
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.checking.allowed_digests import require_reviewed
@@ -34,8 +34,8 @@ from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.slots import Slots
-from declctl.runtime.log import Log
 from declctl.runtime.reasons import RETRIED
+from declctl.runtime.reconciling.leftovers import Leftovers
 from declctl.runtime.reloading.changes import EXHAUSTED, NOT_KEPT, Outcome, Result
 from declctl.runtime.reloading.earlier import EarlierGenerations
 from declctl.runtime.reloading.generation import (
@@ -46,6 +46,7 @@ from declctl.runtime.reloading.generation import (
     RuntimeServices,
     Seconds,
 )
+from declctl.runtime.reloading.orphans import orphans_of
 from declctl.runtime.reloading.probation import Probation
 from declctl.runtime.reloading.retirement import Retirement, trim_heap
 from declctl.runtime.reloading.stage import (
@@ -57,6 +58,7 @@ from declctl.runtime.reloading.stage import (
 )
 from declctl.runtime.scheduling.schedules import Schedules
 from declctl.runtime.threads import in_thread
+from declctl.runtime.writing import WritingParts
 
 
 class Reloader:
@@ -65,27 +67,29 @@ class Reloader:
     def __init__(  # noqa: PLR0913 - one parameter for each part that a reload needs
         self,
         files: InputFiles,
-        *,
         services: RuntimeServices,
+        *,
         slots: Slots,
         schedules: Schedules,
-        lifecycle: Lifecycle,
+        writing: WritingParts,
+        leftovers: Leftovers,
         children: PreflightPool,
         allowed_digests: str | None,
-        clock: Clock,
-        log: Log,
     ) -> None:
+        clock, log = services.clock, services.log
         self.active: Generation | None = None
         self.probation = Probation(slots, clock=clock)  # of the active generation
-        # Called when a cache of the active generation has synced.
-        self.on_synced: list[Callable[[], object]] = [slots.cache_synced, schedules.cache_synced]
-        self.on_commit: list[Callable[[Plan], object]] = []  # called after each commit; may not raise
+        self.lifecycle = Lifecycle(log)  # calls the life-cycle hooks of all generations
+        self.synced = asyncio.Event()  # a cache of a committed generation has synced; the reporter clears it
         self._earlier = EarlierGenerations()
-        self._changed = asyncio.Event()  # wakes `start_handlers`: a cache synced or failed, or a commit
+        self._changed = asyncio.Event()  # wakes `wait_for_caches`: a cache synced or failed, or a commit
+        services.caches.on_fault.append(self._changed.set)  # it may say that a cache is not to be waited for
         self._files = files
         self._services = services
         self._slots = slots
         self._schedules = schedules
+        self._writing = writing
+        self._leftovers = leftovers
         self._children = children
         self._allowed_digests = allowed_digests  # a file, for every generation
         self._clock = clock
@@ -95,8 +99,7 @@ class Reloader:
         self._secrets_due = False  # a user has asked for the values of Secrets, and has not got them yet
         self._warnings: Sequence[Diagnostic] = ()  # of what was committed last
         self._attempt = asyncio.Lock()  # held by a start, a reload or a rollback
-        self._lifecycle = lifecycle
-        self._lifetimes = PluginLifetimes(services, lifecycle)
+        self._lifetimes = PluginLifetimes(services, self.lifecycle)
         self._replays = Replays(slots, clock=clock, log=log)
         self._retiring = Retirement(services, self._lifetimes, slots, schedules, clock=clock, log=log)
         self._staging = Stage(services, self._lifetimes, slots, discard=self._discard, clock=clock)
@@ -157,20 +160,14 @@ class Reloader:
         committed meanwhile, its caches count. The caches of later generations have synced before their commit
         (`Stage`).
         """
-        began, changed = self._clock.monotonic(), self._changed
-        # A fault may say that a cache is not to be waited for.
-        calls = self.on_synced, self._services.caches.on_fault
-        for each in calls:
-            each.append(changed.set)
+        began = self._clock.monotonic()
         while self._unsynced(awaited=True):
             assert self.active is not None
             left = began + self.active.plan.reload.warm_timeout - self._clock.monotonic()
             if left <= 0:
                 break
-            await set_within(changed, left, clock=self._clock)
-            changed.clear()
-        for each in calls:
-            each.remove(changed.set)
+            await set_within(self._changed, left, clock=self._clock)
+            self._changed.clear()
         for name, why in self._unsynced(awaited=False).items():
             self._log.warning(
                 f"handlers begin without {name}, which has not synced ({why}); a handler that reads it "
@@ -412,51 +409,62 @@ class Reloader:
             raise ReloadRefused("InternalError", f"a fault of declctl itself: {what}") from fault
 
     def commit(self, staged: StagedGeneration, *, back: bool = False) -> int:
-        """Make a staged generation the active one, in one step of the loop.
+        """Make a staged generation the active one, in one step of the loop. `back`: as a rollback.
 
         Calls no user code and awaits nothing. Returns the number of cached objects that come again to code
         that has changed.
         """
         old, new = self.active, staged.generation
-        # From this line on, events go to the new bindings. The rest publishes indexes, exchanges records and
-        # transforms, and begins replays, the probation and the retirement.
-        ended = self._slots.commit(staged.prepared)
+        ended = self._slots.commit(staged.prepared)  # from here on, events go to the new bindings
         self._schedules.commit(new.schedules)
         self._services.metrics.commit(new.loaded_code, new.inputs)
-        self._services.caches.commit_staged(new.requirements)
+        self._services.caches.commit_staged(new.requirements)  # indexes, records and transforms
+        self._follow_syncs(new)
+        self._writing.writers.budget.limit(new.plan.writes.qps, new.plan.writes.burst)
+        # The leader finalizes leftovers: a follower would queue what that has finalized before a takeover.
+        if not self._slots.is_standing_by:
+            self._leftovers.commit(self._slots.all())
+        replayed = self._replays.begin(staged.replayed)
+        self._activate(new, back=back)
+        if old is not None:
+            self._warn_of_orphans(old.plan, new.plan)
+            released = self.probation.begin(old, new.plan.reload, back=back)
+            self._retiring.begin(old, _drain_policy(new.plan, back=back), ended, released)
+            self._earlier.add(old.number, old.inputs)
+        return replayed
+
+    def _follow_syncs(self, new: Generation) -> None:
+        """Call `_cache_synced` when a cache of the new generation has synced."""
         for requirement in new.requirements:
             for cached in self._services.caches.of(requirement):
                 if not cached.informer.has_synced:
                     cached.informer.synced.on_open(self._cache_synced)
-        for call in self.on_commit:
-            call(new.plan)
-        replayed = self._replays.begin(staged.replayed)
-        self.active = new
-        self._next_number = new.number + 1
+
+    def _cache_synced(self) -> None:
+        self._slots.cache_synced()
+        self._schedules.cache_synced()
+        self._changed.set()
+        self.synced.set()
+
+    def _activate(self, new: Generation, *, back: bool) -> None:
+        self.active, self._next_number = new, new.number + 1
         self._retiring.unretired[new.number] = new
         # After a rollback, the present files are those that failed: they are not tried until they change.
         if not back:
             self._last_digest = new.inputs.digest
-        if old is not None:
-            policy = new.plan.reload
-            if back:  # changes that wait for the failing code are handed to the code before it
-                policy = replace(policy, drain_policy=DrainPolicy.HANDOVER)
-            released = self.probation.begin(old, new.plan.reload, back=back)
-            self._retiring.begin(old, policy, ended, released)
-            self._earlier.add(old.number, old.inputs)
         self._changed.set()
-        return replayed
 
-    def _cache_synced(self) -> None:
-        for call in tuple(self.on_synced):
-            call()
+    def _warn_of_orphans(self, old: Plan, new: Plan) -> None:
+        """Log what stays in the cluster, as no handler goes on with it."""
+        for orphan in orphans_of(old, new, self._writing.ledger.applied_by()):
+            self._log.warning("; ".join(filter(None, (str(orphan), orphan.hint))), handler=orphan.handler)
 
     async def call_reload_hooks(self, outcome: Outcome, timeout: float) -> None:
         """Call `declctl_reload` of the active generation, `timeout` seconds a hook; failures are logged."""
         active = self.active
         if active is not None:
             hooks = active.loaded_code.lifecycle("declctl_reload")
-            await self._lifecycle.call_each(
+            await self.lifecycle.call_each(
                 hooks, lambda _: {"outcome": outcome}, loop=active.loop, timeout=lambda: timeout
             )
 
@@ -499,6 +507,11 @@ class Reloader:
             seconds=self._clock.monotonic() - began,
             diagnostics=tuple(d for d in refused.diagnostics if isinstance(d, Diagnostic)),
         )
+
+
+def _drain_policy(plan: Plan, *, back: bool) -> ReloadSpec:
+    """How the code before a plan is drained; `back`: it has failed, and what waits for it is handed over."""
+    return replace(plan.reload, drain_policy=DrainPolicy.HANDOVER) if back else plan.reload
 
 
 def not_kept(number: int | None, kept: Sequence[int], active: Generation) -> Outcome:

@@ -7,9 +7,9 @@ log and hooks.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -22,10 +22,9 @@ from declctl.manifest import Plan
 from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ResourceRequirement
 from declctl.runtime.handling.handler_counts import HandlerProblem
-from declctl.runtime.handling.handler_loops import HandlerLoops
-from declctl.runtime.handling.server_warnings import ServerWarnings
 from declctl.runtime.handling.slots import Slots
-from declctl.runtime.log import Log, LogLevelControl
+from declctl.runtime.handling.tap import HandlerTap, TapMark
+from declctl.runtime.process import Process
 from declctl.runtime.reasons import (
     DEGRADED,
     FILES_FOLLOWED,
@@ -35,6 +34,7 @@ from declctl.runtime.reasons import (
     fault_reasons,
     reason_of,
 )
+from declctl.runtime.reconciling.stray_finalizers import StrayFinalizers
 from declctl.runtime.reloading.attempts import ReloadRetries
 from declctl.runtime.reloading.changes import (
     STOPPING,
@@ -44,8 +44,7 @@ from declctl.runtime.reloading.changes import (
     needing_restart,
     takes_effect,
 )
-from declctl.runtime.reloading.files import FileWatchStatus
-from declctl.runtime.reloading.generation import Generation, OldGeneration
+from declctl.runtime.reloading.files import FileWatchHealth
 from declctl.runtime.reporting.status import (
     SUSPENDED,
     Conditions,
@@ -57,12 +56,10 @@ from declctl.runtime.reporting.status import (
 )
 from declctl.runtime.scheduling.schedules import Schedules
 from declctl.runtime.threads import abandoned_calls
-from declctl.transport import RequestTotal, ServerStatus
-from declctl.writes import EventRecorder, WaitingWrites, WriteLedger
+from declctl.runtime.writing import WritingParts
 
-if TYPE_CHECKING:  # imported only for a manifest with an election
-    from declctl.leadership import LeadershipStatus
-    from declctl.runtime.config_map import FollowedStatus
+if TYPE_CHECKING:  # for annotations alone
+    from declctl.runtime.reloading.reload import Reloader
 
 _KEPT = 100  # outcomes in the history
 _LOOK_SECONDS = 0.05  # between two looks while a resource has not synced
@@ -193,27 +190,6 @@ def _times(number: int) -> str:
     return "once" if number == 1 else f"{number:,} times"
 
 
-class ElectionReader(Protocol):
-    """What the status says of the election of a leader."""
-
-    @property
-    def is_cold(self) -> bool:
-        """Whether this process fills no cache, as another one leads."""
-        ...
-
-    def may_write(self) -> bool:
-        """Whether this process may write now."""
-        ...
-
-    def status(self) -> "LeadershipStatus":
-        """The election as this process sees it."""
-        ...
-
-    def unfinished(self) -> str:
-        """Why handlers have not begun, in words; empty if they have."""
-        ...
-
-
 class StatusReporter:
     """Reads the figures of all parts, states the conditions, and logs changes. Changes no other part.
 
@@ -222,54 +198,34 @@ class StatusReporter:
 
     def __init__(  # noqa: PLR0913 - one parameter for each part that it reads
         self,
-        name: str,
+        process: Process,
         *,
-        process: str = "",
-        active: Callable[[], Generation | None],
-        old: Callable[[], Sequence[OldGeneration]],
         caches: InformerPool,
         slots: Slots,
         schedules: Schedules,
-        loops: HandlerLoops,
-        recorder: EventRecorder,
-        writes: WriteLedger,
-        waiting_writes: Callable[[], Sequence[WaitingWrites]],
-        warnings: ServerWarnings,
-        server: Callable[[], ServerStatus],
-        requests: Callable[[], Sequence[RequestTotal]],
+        writing: WritingParts,
+        stray_finalizers: StrayFinalizers,
+        reloader: "Reloader",
         retries: ReloadRetries,
-        file_watch: Callable[[], FileWatchStatus],
-        followed: "Callable[[], FollowedStatus] | None",
-        stray_finalizers: Callable[[], Sequence[object]],
-        log_level: LogLevelControl | None,
-        candidate: ElectionReader | None,
-        clock: Clock,
-        log: Log,
+        file_watch: FileWatchHealth,
     ) -> None:
-        self._name = name
-        self._process = process
-        self._active = active
-        self._old = old
+        self._name = process.name
+        self._instance = process.instance
+        self._options = process.options
+        self._client = process.client
+        self._loops = process.loops
+        self._clock = process.clock
+        self._log = process.log
         self._caches = caches
         self._slots = slots
         self._schedules = schedules
-        self._loops = loops
-        self._recorder = recorder
-        self._writes = writes
-        self._waiting_writes = waiting_writes
-        self._warnings = warnings
-        self._server = server
-        self._requests = requests
+        self._writing = writing
+        self._candidate = writing.candidate
+        self._stray_finalizers = stray_finalizers
+        self._reloader = reloader
         self._retries = retries
         self._file_watch = file_watch
-        self._followed = followed  # None unless the files are those of a ConfigMap that is followed
-        self._stray_finalizers = stray_finalizers  # each is a sentence as text
-        self._log_level = log_level  # None if the log is that of a caller
-        self._candidate = candidate  # None without an election
-        self._clock = clock
-        self._log = log
-        self._conditions = Conditions(clock)
-        self._woken = asyncio.Event()  # set when a cache has synced since the last look
+        self._conditions = Conditions(self._clock)
         self._conditions.set(READY, holds=False, reason="Starting", message="caches are being filled")
         self._conditions.set(RELOADED, holds=True, reason="Started")
         self._conditions.set(DEGRADED, holds=False, reason="AsExpected")
@@ -296,16 +252,12 @@ class StatusReporter:
             settled = ready is not None and ready.status == "True"
             pause = min(pause * 1.5, _LONGEST_LOOK_SECONDS) if settled else _LOOK_SECONDS
             # A cache that syncs wakes this task. Figures and faults of the parts change without an event.
-            await set_within(self._woken, pause, clock=self._clock, looks=True)
-            self._woken.clear()
-
-    def wake(self) -> None:
-        """Look now, as a cache has synced."""
-        self._woken.set()
+            await set_within(self._reloader.synced, pause, clock=self._clock, looks=True)
+            self._reloader.synced.clear()
 
     def look(self) -> None:
         """Log the resources that have synced or stopped working, and set the conditions."""
-        active = self._active()
+        active = self._reloader.active
         if self._started_with is None and active is not None:
             self._started_with = active.plan
         self._look_at_handlers()
@@ -327,19 +279,19 @@ class StatusReporter:
             self._conditions.set(READY, holds=True, reason="Following", message="no cache is filled")
         else:
             self._conditions.set(READY, holds=True, reason="Synced")
-        if self._followed is not None:
-            followed = self._followed()
+        if self._options.followed is not None:
+            followed = self._options.followed()
             self._conditions.set(
                 FILES_FOLLOWED, holds=followed.is_followed, reason=followed.reason, message=followed.message
             )
         # All three are read even if only one of them is shown: plugins are logged in any case.
-        disabled, server, blocked = self._log_disabled(), self._server(), self._loops.blocked()
+        disabled, server, blocked = self._log_disabled(), self._client.health.status(), self._loops.blocked()
         # While the server is away, every watch fails. The condition has this one fault instead.
         if server.unreachable_since is not None:
             message = f"{server.url} is away: {server.error}"
             self._conditions.set(DEGRADED, holds=True, reason="ServerUnreachable", message=message)
             return
-        unwatched = self._file_watch().error
+        unwatched = self._file_watch.status().error
         faults: dict[str, list[str]] = {  # by reason; the first reason with a fault is the condition's
             "LoopBlocked": [*map(str, blocked)],
             "ResourceError": broken,
@@ -350,7 +302,7 @@ class StatusReporter:
                 if plugin.state == SUSPENDED
             ],
             "KeysUnknown": [*self._slots.unmapped()],
-            "FinalizersLeft": [*map(str, self._stray_finalizers())],
+            "FinalizersLeft": [*map(str, self._stray_finalizers.found)],
             "WriteLoop": [*map(str, self._slots.write_loops())],
             "FileWatchFailed": [f"files can't be looked at: {unwatched}"] if unwatched is not None else [],
         }
@@ -403,7 +355,7 @@ class StatusReporter:
 
     def _restarts(self, outcome: Outcome) -> list[str]:
         """The changes since the start of this process that only a new process takes up."""
-        first, active = self._started_with, self._active()
+        first, active = self._started_with, self._reloader.active
         assert first is not None
         assert active is not None
         plugins = [s for s in outcome.steps if s.kind is StepKind.RESTART and s.subject.startswith("plugin ")]
@@ -421,7 +373,8 @@ class StatusReporter:
 
     def status(self) -> ControllerStatus:
         """The status of the whole controller at this moment."""
-        generation, old = self._active(), self._old()
+        generation, old = self._reloader.active, self._reloader.old
+        writing, log_level = self._writing, self._options.log_level
         ready = self._conditions.get(READY)
         return ControllerStatus(
             name=generation.plan.name if generation is not None else self._name,
@@ -442,24 +395,24 @@ class StatusReporter:
             last_reload=self._last_reload,
             reload_plan_mismatches=self._plan_mismatches,
             removed=dict(self._slots.dropped),
-            server=self._server(),
-            client_requests=self._requests(),
-            file_watch=self._file_watch(),
-            log_level=None if self._log_level is None else self._log_level.changed,
-            recorded_events=self._recorder.statistics(),
-            writes=self._writes.totals(),
-            write_retries=self._writes.retries(),
-            waiting_writes=self._waiting_writes(),
-            warnings=self._warnings.newest(),
-            warning_totals=self._warnings.totals(),
+            server=self._client.health.status(),
+            client_requests=self._client.statistics().totals,
+            file_watch=self._file_watch.status(),
+            log_level=None if log_level is None else log_level.changed,
+            recorded_events=writing.recorder.statistics(),
+            writes=writing.ledger.totals(),
+            write_retries=writing.ledger.retries(),
+            waiting_writes=writing.writers.budget.waiting(),
+            warnings=writing.warnings.newest(),
+            warning_totals=writing.warnings.totals(),
             reload_retries=self._retries.made,
             reload_retry=self._retries.status(),
             abandoned_calls=abandoned_calls(),
-            process=self._process,
+            process=self._instance,
         )
 
     def _plugins(self) -> list[PluginStatus]:
-        generation = self._active()
+        generation = self._reloader.active
         if generation is None:
             return []
         breakers = {b.breaker.plugin: b.breaker for b in generation.bindings.values() if b.breaker}
@@ -470,7 +423,7 @@ class StatusReporter:
 
     def resources(self) -> list[ResourceStatus]:
         """The figures of each resource of the active generation."""
-        generation = self._active()
+        generation = self._reloader.active
         return [] if generation is None else [self._resource(each) for each in generation.requirements]
 
     async def at_rest(self) -> None:
@@ -522,7 +475,7 @@ class StatusReporter:
 
     def _place_of_selector(self, requirement: ResourceRequirement) -> str:
         """File and line of the selector by which a resource gets its namespaces."""
-        generation, plan = self._active(), requirement.plan
+        generation, plan = self._reloader.active, requirement.plan
         assert generation is not None
         document = generation.inputs.loaded.document
         path = ("spec",) if plan.namespaces_inherited else plan.path
@@ -530,7 +483,7 @@ class StatusReporter:
 
     def _log_disabled(self) -> list[str]:
         """The plugins that could not be loaded; each beginning and each end of that is logged."""
-        generation = self._active()
+        generation = self._reloader.active
         found = {} if generation is None else {p.name: p for p in generation.loaded_code.disabled}
         # The usual case: no plugin is or was disabled, and the plan need not be searched.
         if generation is None or not (found or self._logged_disabled):
@@ -669,29 +622,42 @@ def resource_status(name: str, parts: Sequence[InformerStatistics]) -> ResourceS
 
 
 class Announcer:
-    """Announces the outcome of each attempt: in status, history, log and hooks. Used on the machinery loop.
+    """Announces the outcome of each attempt: in tap, status, history, log and hooks. On the machinery loop.
 
-    `call_hooks` calls the `declctl_reload` hooks, with the time limit of each in seconds. `restart` is called
-    with the reasons after an attempt that needs a new process.
+    `restart` is called with the reasons after an attempt that needs a new process.
     """
 
     def __init__(
         self,
+        process: Process,
         observer: StatusReporter,
         *,
         history: ReloadHistory,
-        call_hooks: Callable[[Outcome, float], Awaitable[None]],
-        log: Log,
+        reloader: "Reloader",
+        retries: ReloadRetries,
+        tap: HandlerTap,
         restart: Callable[[str], None],
     ) -> None:
-        self._call_hooks = call_hooks
+        self._clock = process.clock
+        self._log = process.log
         self._observer = observer
         self._history = history
-        self._log = log
+        self._reloader = reloader
+        self._retries = retries
+        self._tap = tap
         self._restart = restart
 
     async def attempted(self, outcome: Outcome, asked: bool) -> None:
-        """Announce the outcome of an attempt. `asked`: a user waits for a line about it."""
+        """Announce the outcome of an attempt. `asked`: a user waits for a line about it.
+
+        Without that, a retry that is refused for the same reason as before is only marked for listeners.
+        """
+        if self._tap.is_open and outcome.result is not Result.UNCHANGED:
+            result = str(outcome.result)
+            mark = TapMark(self._clock.now(), result, outcome.generation, outcome.reason, outcome.line)
+            self._tap.marked(mark)
+        if not (self._retries.record(outcome) or asked):
+            return
         was_stale = self._observer.is_stale
         # Before the first await, so that no status shows the new generation without its condition.
         self._observer.reloaded(outcome)
@@ -703,7 +669,7 @@ class Announcer:
             self._log.info(f"generation {number} is what the files say again", generation=number)
         # Hooks are not called for attempts that changed and refused nothing.
         if outcome.result in (Result.APPLIED, Result.REFUSED, Result.ROLLED_BACK):
-            await self._call_hooks(outcome, _HOOK_SECONDS)
+            await self._reloader.call_reload_hooks(outcome, _HOOK_SECONDS)
         steps = [str(step) for step in outcome.steps if step.kind is StepKind.RESTART]
         if outcome.reason == "RestartRequired":
             steps.append(outcome.message)

@@ -1,0 +1,109 @@
+"""The writing side of a process: what every write to the cluster passes, and what is known of writes.
+
+Writes of handlers, those of official clients in handlers, and Kubernetes Events: all ask whether this process
+may write. The first two share one rate limit and one ledger.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+import declctl
+from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, RequestSender
+from declctl.runtime.caching.informer_pool import InformerPool
+from declctl.runtime.caching.managed_informer import cached_record
+from declctl.runtime.handling.client_writes import ClientWrites
+from declctl.runtime.handling.server_warnings import ServerWarnings
+from declctl.runtime.handling.slots import Slots
+from declctl.runtime.own_namespace import namespace_of_lease
+from declctl.runtime.process import Process
+from declctl.writes import (
+    EventRecorder,
+    WriteGate,
+    WriteLedger,
+    WriteOrigin,
+    WritePolicy,
+    WriterFactory,
+    Written,
+)
+
+if TYPE_CHECKING:  # imported only for a manifest with an election
+    from declctl.runtime.leading import Candidate
+
+
+class WritingParts(msgspec.Struct, frozen=True):
+    """What writes pass, and what is known of them."""
+
+    candidate: "Candidate | None"  # says whether this process may write; None without an election
+    ledger: WriteLedger  # of all writes but Events
+    writers: WriterFactory  # of handlers; has the rate limit
+    recorder: EventRecorder
+    warnings: ServerWarnings  # about all requests
+
+
+def make_candidate(process: Process) -> "Candidate | None":
+    """This process as a candidate; None without an election. Raises UsageError without a namespace.
+
+    A dry run takes part in none: its lease would keep a process from acting whose writes are meant.
+    """
+    election, client, log = process.plan.leader_election, process.client, process.log
+    if not election.enabled or process.options.dry_run:
+        return None
+    from declctl.runtime.leading import Candidate  # late: most controllers have no election
+
+    namespace = namespace_of_lease(election, process.namespace)
+    candidate = Candidate(
+        election, client, name=process.name, namespace=namespace.name, clock=process.clock, log=log
+    )
+    log.info(f"the election is by the Lease {candidate.shown}; its namespace is {namespace.source}")
+    return candidate
+
+
+def make_writing_parts(process: Process, caches: InformerPool, slots: Slots) -> WritingParts:
+    """Make the writing side, and guard the official clients. On the machinery loop.
+
+    `slots` receive each write that the server has stored. Raises UsageError, as `make_candidate` does.
+    """
+    client, clock, log, dry_run = process.client, process.clock, process.log, process.options.dry_run
+
+    def cached_version(kind: GroupVersionKind, key: ObjectKey) -> str:
+        record = cached_record(caches.all(), kind, key)
+        return "" if record is None else record.resource_version
+
+    def on_written(written: Written, origin: WriteOrigin, live: KubeObject | None) -> None:
+        slots.written(written, origin, caches.all(), live)
+
+    candidate = make_candidate(process)
+    policy = WritePolicy(
+        dry_run=dry_run,
+        cached_version=cached_version,
+        wants_live=slots.wants_live,
+        on_written=on_written,
+        on_dry_run=process.on_dry_run,
+    )
+    sender: RequestSender = client
+    if candidate is not None:
+        sender, policy = candidate.sender, replace(policy, may_write=candidate.permits_write)
+    ledger = WriteLedger()
+    writers = WriterFactory(
+        sender,
+        ledger,
+        controller=process.name,
+        discover=client.discover,
+        forget=client.forget,
+        version=declctl.__version__,
+        clock=clock,
+        policy=policy,
+        log=log,
+    )
+    loop, known_plural = asyncio.get_running_loop(), client.known_plural
+    gate = ClientWrites(ledger, budget=writers.budget, loop=loop, known_plural=known_plural, clock=clock)
+    client.guard_writes(policy.may_write, dry_run=dry_run, gate=gate)
+    warnings = ServerWarnings(known_plural=known_plural, clock=clock, log=log)
+    client.warnings.observer = warnings.add
+    # Events have a gate of their own, and a ledger that remembers none: many of them would hide the writes.
+    events = WriteGate(sender, WriteLedger(0), clock=clock, may_write=policy.may_write, dry_run=dry_run)
+    recorder = EventRecorder(events, controller=process.name, instance=process.instance, clock=clock, log=log)
+    return WritingParts(candidate, ledger, writers, recorder, warnings)
