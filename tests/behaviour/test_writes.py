@@ -59,12 +59,12 @@ def test_the_rate_of_writes_changes_with_a_reload(rig, config_map, sandbox) -> N
     rig.handler("tell")
     rig.more = "  writes: {qps: 0.001, burst: 1}\n"
     controller = rig.run(ASYNC.replace('== "a"', 'in "ab"').replace('"made"', 'f"of-{change.obj.name}"'))
-    sandbox.create(config_map("a"))
-    until("the first one is written", lambda: totals(controller).get(("apply", "succeeded")) == 1)
+    for name in "ab":
+        sandbox.create(config_map(name))
+    until("the second one waits", lambda: controller.status().waiting_writes)
     rig.more = "  writes: {qps: 0}\n"
     rig.write()
     assert [str(step) for step in controller.reload().steps] == ["~writes"]
-    sandbox.create(config_map("b"))
     until("the second one is written", lambda: totals(controller).get(("apply", "succeeded")) == 2)
 
 
