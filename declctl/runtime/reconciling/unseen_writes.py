@@ -17,14 +17,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declctl.informer.informer import OnApplied, SharedIndexInformer
 from declctl.kit import Clock
 from declctl.objects import NO_ORDER, FieldSelector, LabelSelector, version_order
 from declctl.objects.resource import namespace_of
-from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.writes import WriteOrigin, WriteVerb, Written
+
+if TYPE_CHECKING:  # for annotations alone
+    from declctl.runtime.caching.managed_informer import ManagedInformer
 
 # For which a key waits for its own writes. An idle watch is closed before, by the default of `idleTimeout`.
 OWN_SECONDS = 120.0
@@ -183,7 +185,7 @@ class UnseenWrites:
         self,
         written: Written,
         origin: WriteOrigin,
-        caches: Iterable[ManagedInformer],
+        caches: "Iterable[ManagedInformer]",
         *,
         own_kind: tuple[str, str],
     ) -> None:
@@ -351,7 +353,7 @@ class UnseenWrites:
         self._look_at_others()
         return now
 
-    def _unseen(self, written: Written, origin: WriteOrigin, cache: ManagedInformer) -> UnseenWrite | None:
+    def _unseen(self, written: Written, origin: WriteOrigin, cache: "ManagedInformer") -> UnseenWrite | None:
         watch, metadata = cache.identity.watch, written.obj.get("metadata") or {}
         deletes = written.verb is WriteVerb.DELETE
         if watch.namespace not in (None, written.key.namespace):
