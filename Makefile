@@ -81,7 +81,7 @@ soak: $(TESTS) ## hostile answers and requests at random, random histories (HIST
 	-k test_no_request_is_a_fault
 	DECLCTL_SOAK=$(HISTORIES) $(BIN)/python -m pytest -q -s -p no:logging tests/properties/test_informer.py
 	DECLCTL_SOAK=1 $(BIN)/python -m pytest -q -s -p no:logging tests/properties/test_filtered_handlers.py
-	DECLCTL_SOAK=1 $(BIN)/python -m pytest -q -s -p no:logging tests/behaviour/test_storm.py \
+	DECLCTL_SOAK=1 $(BIN)/python -m pytest -q -s -p no:logging tests/e2e/test_storms.py \
 	tests/behaviour/test_random_edits.py tests/behaviour/test_leaks.py
 
 bench: $(RUNS) ## figures beside other clients, 20,000 pods, some minutes (benchmarks/)

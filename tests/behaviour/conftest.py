@@ -187,12 +187,6 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         sys.modules.pop(module, None)
 
 
-@pytest.fixture
-def stormy(install: Callable[..., Path]) -> None:
-    """An installed plugin named `stormy` that writes down every change."""
-    install("stormy")
-
-
 def planned_against(runs: ControllerUnderTest, folder: Path) -> Any:
     """What `declctl plan --against running` says of the files."""
     running = runs.runtime.running()
