@@ -115,44 +115,6 @@ def test_status_tells_what_a_relist_found_and_nobody_saw_happen(rig, sandbox, co
     assert [row[2] for row in rig.told("tell", "default/changed")] == ["Added", "Modified"]
 
 
-@pytest.mark.thorough
-@pytest.mark.client_go("A storage that is put back to a backup")
-@pytest.mark.parametrize("changes_after", [0, 3, 100])
-def test_a_cluster_that_was_put_back_to_a_backup_is_told_as_it_is(
-    changes_after, rig, sandbox, config_map
-) -> None:
-    """The storage goes back to an older snapshot; less or more happens than before: it ends true."""
-    rig.handler("tell")
-    controller = rig.run(CODE, objects=[config_map(f"m{number}") for number in range(50)])
-    controller.wait_idle()
-    backup = sandbox.save()
-    for number in range(40):
-        sandbox.patch("ConfigMap", f"m{number}", {"data": {"history": "lost"}})
-    sandbox.create(config_map("lost"))
-    sandbox.delete("ConfigMap", "m49", "default")
-    controller.wait_idle()
-    until("all was told", lambda: rig.told("tell", "default/m49", "Deleted"))
-    sandbox.stop()
-    sandbox.restore(backup)
-    for number in range(changes_after):
-        sandbox.patch("ConfigMap", f"m{number % 50}", {"data": {"history": f"other-{number}"}})
-    sandbox.start()
-    until("the cache is what the server has", lambda: _same(controller, sandbox), timeout=20)
-    truth = {o["metadata"]["name"]: o.get("data") for o in sandbox.objects("ConfigMap")}
-    until(
-        "its content, too",
-        lambda: {o.name: o.to_dict().get("data") for o in controller.lister("maps").list()} == truth,
-        timeout=20,
-    )
-    controller.wait_idle()
-    assert rig.told("tell", "default/lost")[-1][2] == "Deleted"
-    assert rig.told("tell", "default/m49")[-1][2] == "Added"
-    document = controller.status().document()
-    (maps,) = document["resources"]
-    assert document["server"]["rollbacks"] == maps["informers"][0]["reflector"]["rollbacks"] == 1
-    assert controller.status().ready
-
-
 def test_a_server_that_is_away_for_a_while_is_waited_for(rig, sandbox, config_map) -> None:
     """The API server restarts: handlers go on with what happened meanwhile, the process with them."""
     rig.handler("tell")
@@ -171,48 +133,6 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(rig, sandbox, config_ma
     until("all is well", lambda: controller.condition("Degraded").status == "False")
     server = controller.status().document()["server"]
     assert (server["unreachableSince"], server["error"], server["outages"]) == (None, None, 1)
-
-
-@pytest.mark.thorough
-def test_a_namespace_that_is_served_is_followed_while_another_one_is_forbidden(
-    rig, sandbox, config_map
-) -> None:
-    """A right was taken away, the API server restarts: the other namespace is told of all the same."""
-    rig.resources = ["- {name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [open, closed]}"]
-    rig.handler("tell")
-    controller = rig.run(CODE, objects=[config_map("a", "open"), config_map("a", "closed")])
-    controller.wait_idle()
-    sandbox.faults.refuse(403, Match(namespace="closed"))
-    sandbox.faults.cut_watches()
-    until("it is told", lambda: "403" in str(controller.resource("maps").error))
-    for turn in range(2):
-        sandbox.stop()
-        sandbox.create(config_map(f"new-{turn}", "open"))
-        sandbox.start()
-        until("it is told", lambda turn=turn: rig.told("tell", f"open/new-{turn}"), timeout=20)
-    assert "403" in str(controller.resource("maps").error)
-    sandbox.faults.clear()
-
-
-@pytest.mark.thorough
-def test_many_watches_are_true_again_after_an_outage_and_ask_nothing_meanwhile(
-    rig, sandbox, config_map
-) -> None:
-    """90 watches: while the server is away one question a second is asked, and after it one watch each."""
-    names = [f"ns-{number}" for number in range(90)]
-    rig.resources = [f"- {{name: maps, apiVersion: v1, kind: ConfigMap, namespaces: [{', '.join(names)}]}}"]
-    rig.handler("tell")
-    controller = rig.run(CODE, objects=[config_map("a", name) for name in names])
-    controller.wait_idle()
-    sandbox.stop()
-    until("it is known", lambda: controller.status().server.unreachable_since is not None)
-    for name in names:
-        sandbox.patch("ConfigMap", "a", {"data": {"outage": "over"}}, namespace=name)
-    sandbox.ledger.clear()
-    sandbox.start()
-    until("it is told of all", lambda: len(rig.told("tell")) == 180, timeout=20)
-    assert sandbox.ledger.count("watch") == 90
-    assert controller.status().server.outages == 1
 
 
 BAD = """
