@@ -4,9 +4,6 @@ from declctl.testing import until
 
 FAILS = "retry: {maxAttempts: 2, initialBackoff: 10ms, maxBackoff: 10ms}, onFailure: DeadLetter"
 BROKEN = "def tell(obj):\n    raise ValueError('no ' + obj.name)\n"
-MENDED = (
-    "import blackboard\n\ndef tell(obj, change):\n    blackboard.tell('told', obj.name, str(change.type))\n"
-)
 RECONCILER = """
 import blackboard
 from declctl import Terminal
@@ -24,22 +21,6 @@ def _requeue(runs, *words):
         return runs.runtime.requeue(*words)
 
     return runs.on_machinery(asked(), 10.0)
-
-
-def test_what_was_given_up_is_handled_after_the_code_is_mended(rig, config_map) -> None:
-    """The letter survives the reload; what is requeued goes to the new code, with its object and type."""
-    rig.handler("tell", rest=FAILS)
-    runs = rig.run(BROKEN)
-    runs.sandbox.create(config_map("a"))
-    until("it is given up", lambda: runs.handler("tell").dead_letters == 1)
-    (letter,) = runs.runtime.dead_letters()
-    assert (letter.key, letter.type, letter.error) == ("default/a", "Added", "ValueError: no a")
-    rig.apply(MENDED)
-    assert runs.handler("tell").dead_letters == 1
-    assert dict(_requeue(runs, "tell", "default/a")) == {"Requeued": 1}
-    until("it is told", lambda: rig.told("told", "a", "Added"))
-    runs.wait_idle()
-    assert runs.handler("tell").dead_letters == 0
 
 
 def test_a_removed_handler_takes_its_letters_along(rig, config_map) -> None:
