@@ -53,24 +53,6 @@ def test_handlers_of_one_queue_share_its_workers(rig, config_map) -> None:
     assert rig.board.most == 2
 
 
-def test_a_handler_with_much_to_do_does_not_starve_another(rig, config_map) -> None:
-    """One object of the other handler comes to its turn among two hundred."""
-    _prepare(rig)
-    rig.resources.append("- {name: secrets, apiVersion: v1, kind: Secret}")
-    rig.handler("one", rest="queue: {name: slow, concurrency: 1}")
-    rig.handler("two", resource="secrets", rest="queue: {name: slow, concurrency: 1}")
-    runs = rig.run(CODE, objects=[config_map(f"m{number}") for number in range(200)])
-    until("a call runs", lambda: rig.board.running == 1)
-    until("the others wait", lambda: runs.handler("one").queued == 199)
-    runs.sandbox.create(_secret("s"))
-    until("it waits", lambda: runs.handler("two").queued == 1)
-    rig.board.pause = 0.002
-    rig.board.gate.set()
-    until("all is done", lambda: len(rig.board.told) == 201)
-    # Next but one, unless its thread does not run for a tenth of a second or longer.
-    assert [row[0] for row in rig.board.told].index("two") <= 50
-
-
 def test_a_reload_changes_who_shares_and_loses_nothing(rig, config_map) -> None:
     """A handler gets workers of its own while both have work; then both share another queue."""
     _prepare(rig)
