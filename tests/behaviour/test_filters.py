@@ -1,10 +1,6 @@
 """Filters of a whole controller: what its handlers hear of a cluster, and of a changed filter (G16)."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
-
-from declctl.testing import until
 
 TELL = """
 from blackboard import tell as note
@@ -28,32 +24,6 @@ def _label(controller, name, app) -> None:
     controller.wait_idle()
 
 
-def test_objects_enter_and_leave_as_their_labels_change(rig, config_map) -> None:
-    """Two handlers share one watch; the one with a filter hears of web only, and of its data."""
-    rig.handler("tell", rest="filter: {labelSelector: app=web, changedPaths: [data]}")
-    objects = [_labelled(config_map, "a", "web"), _labelled(config_map, "b", "api")]
-    controller = rig.run(TELL.format(size=0), objects=objects)
-    controller.wait_idle()
-    controller.sandbox.patch("ConfigMap", "a", {"metadata": {"annotations": {"x": "y"}}})
-    controller.sandbox.patch("ConfigMap", "a", {"data": {"x": "y"}})
-    controller.wait_idle()
-    _label(controller, "b", "web")
-    _label(controller, "a", "api")
-    controller.sandbox.delete("ConfigMap", "a")
-    controller.sandbox.delete("ConfigMap", "b")
-    until("b is gone", lambda: ("Deleted", "b", "Watch") in rig.told())
-    controller.wait_idle()
-    assert rig.told() == [
-        ("Added", "a", "Initial"),
-        ("Modified", "a", "Watch"),
-        ("Added", "b", "Watch"),
-        ("Deleted", "a", "OutOfScope"),
-        ("Deleted", "b", "Watch"),
-    ]
-    figures = controller.handler("tell")
-    assert (figures.delivered, figures.succeeded, figures.filtered) == (5, 5, 3)
-
-
 def test_a_filter_that_never_returns_refuses_the_reload(rig, config_map) -> None:
     """It is asked in a thread, for `warmTimeout` at most; the machinery goes on meanwhile."""
     rig.reload_policy += ", warmTimeout: 3s"
@@ -65,36 +35,6 @@ def test_a_filter_that_never_returns_refuses_the_reload(rig, config_map) -> None
     outcome = controller.reload()
     assert (outcome.result, outcome.reason) == ("Refused", "FilterTimeout")
     assert len(rig.told()) == 1
-
-
-_WHERE = """
-import threading
-def big(obj):
-    note("asked", threading.current_thread().name, {version})
-    return int(obj["data"]["size"]) >= {version}
-"""
-
-
-@pytest.mark.thorough
-@pytest.mark.guarantee("G7", "G16")
-def test_filters_are_never_asked_by_the_machinery(rig, config_map) -> None:
-    """However objects change meanwhile: user code that is slow or stuck must not hold up the caches."""
-    rig.handler("tell", rest='filter: {entryPoint: "handlers:big"}')
-    objects = [config_map(f"m{size}", size=str(size)) for size in range(5)]
-    controller = rig.run(TELL.format(size=0) + _WHERE.format(version=1), objects=objects)
-    controller.wait_idle()
-    for version in range(2, 12):
-        rig.folder.write("handlers.py", TELL.format(size=0) + _WHERE.format(version=version % 5))
-        with ThreadPoolExecutor() as pool:
-            reload, number = pool.submit(controller.reload), 0
-            while not reload.done():
-                number += 1
-                controller.sandbox.patch("ConfigMap", f"m{number % 5}", {"data": {"v": str(number)}})
-        assert reload.result().result == "Applied"
-        controller.wait_idle()
-    asked_by = {thread for what, thread, _ in rig.told() if what == "asked"}
-    assert "declctl-filter" in asked_by
-    assert "declctl-machinery" not in asked_by
 
 
 @pytest.mark.guarantee("G16")
@@ -152,29 +92,6 @@ def test_label_paths_are_taken_as_the_manual_writes_them(rig, config_map) -> Non
 _SIZE = 'filter: {expression: "int(obj.data.size) >= 2"}'
 
 
-@pytest.mark.guarantee("G16")
-def test_objects_enter_and_leave_an_expression(rig, config_map, asked) -> None:
-    """By their changes, and by an edit of the expression; the API server is asked for nothing."""
-    rig.handler("tell", rest=_SIZE)
-    objects = [config_map(f"m{size}", size=str(size)) for size in range(4)]
-    controller = rig.run(TELL.format(size=0), objects=objects)
-    controller.wait_idle()
-    assert sorted(rig.told()) == [("Added", "m2", "Initial"), ("Added", "m3", "Initial")]
-    rig.board.clear()
-    controller.sandbox.patch("ConfigMap", "m1", {"data": {"size": "5"}})
-    controller.sandbox.patch("ConfigMap", "m2", {"data": {"size": "0"}})
-    controller.wait_idle()
-    assert sorted(rig.told()) == [("Added", "m1", "Watch"), ("Deleted", "m2", "OutOfScope")]
-    rig.board.clear()
-    before = asked()
-    rig.folder.write("manifest.yaml", rig.manifest().replace(">= 2", ">= 4"))
-    outcome = controller.reload()
-    controller.wait_idle()
-    assert (outcome.result, [str(step) for step in outcome.steps]) == ("Applied", ["~handler tell (filter)"])
-    assert rig.told() == [("Deleted", "m3", "OutOfScope")]
-    assert asked() == before
-
-
 def test_an_edit_of_an_expression_about_changes_delivers_nothing(rig, config_map) -> None:
     """It judges the changes from the commit on."""
     rig.handler("tell", rest="filter: {expression: \"change.type == 'Added'\"}")
@@ -202,12 +119,3 @@ def test_an_expression_that_fails_on_cached_objects_counts_as_false_at_a_reload(
     (said,) = [line.event for line in controller.log.lines if "filter.expression" in line.event]
     assert "tell: filter.expression failed on default/m, which counts as false" in said
     assert 'Key not found in map: "weight"' in said
-
-
-def test_an_edit_to_a_bad_expression_is_refused_at_its_place(rig, config_map) -> None:
-    rig.handler("tell", rest=_SIZE)
-    controller = rig.run(TELL.format(size=0), objects=[config_map("m", size="5")])
-    rig.folder.write("manifest.yaml", rig.manifest().replace(">= 2", ">= two"))
-    outcome = controller.reload()
-    assert (outcome.result, outcome.reason) == ("Refused", "Invalid")
-    assert "undeclared reference to 'two'" in outcome.message
