@@ -161,30 +161,6 @@ def test_memos_and_exported_state_go_to_the_next_generation(rig, config_map) -> 
     assert rig.told("seen")[3:] == [("seen", 2, 1, 4)]
 
 
-@pytest.mark.guarantee("G5")
-def test_a_call_that_spans_a_reload_sees_only_its_own_generation(rig, config_map) -> None:
-    """A slow call imports a sibling after the commit: it gets the one of its generation (G5)."""
-    code = (
-        "from blackboard import tell as note, wait\n"
-        "VERSION = {0}\n"
-        "def tell(change):\n"
-        "    wait('commit') if VERSION == 1 else None\n"
-        "    from sibling import VERSION as late\n"
-        "    import sibling\n"
-        "    note('tell', str(change.key), VERSION, late, sibling.VERSION)\n"
-    )
-    rig.handler("tell")
-    rig.folder.write("sibling.py", "VERSION = 1\n")
-    controller = rig.run(code.format(1), objects=[config_map("m")])
-    until("the call has begun", lambda: controller.handler("tell").running == 1)
-    rig.folder.write("sibling.py", "VERSION = 2\n")
-    rig.apply(code.format(2))
-    controller.sandbox.create(config_map("n"))
-    rig.board.open_gate("commit")
-    controller.wait_idle()
-    assert rig.told("tell") == [("tell", "default/m", 1, 1, 1), ("tell", "default/n", 2, 2, 2)]
-
-
 STUCK = """
 from blackboard import tell as note, wait
 VERSION = {version}
