@@ -106,7 +106,6 @@ def test_a_resource_that_is_gone_is_watched_no_longer_than_it_lingers(rig, sandb
         controller.lister("pods")
 
 
-@pytest.mark.thorough
 @pytest.mark.client_go("Sync period")
 @pytest.mark.guarantee("G17")
 def test_another_resync_period_asks_for_no_list_and_brings_no_burst(rig, asked, config_map) -> None:
