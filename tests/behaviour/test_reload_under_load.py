@@ -1,4 +1,4 @@
-"""Reloads while objects change, and while an API server takes its time. Storms are in test_storm.py."""
+"""Reloads while objects change, and while an API server takes its time. Storms are in tests/e2e."""
 
 import threading
 
@@ -51,39 +51,3 @@ def test_handover_gives_what_waits_to_the_new_code_and_lets_what_runs_finish(
     controller.wait_idle()
     assert rig.told("ended") == [("ended", 1, "m0"), ("ended", 2, "m1"), ("ended", 2, "m2")]
     assert controller.handler("tell").retried == 0
-
-
-@pytest.mark.thorough
-@pytest.mark.guarantee("G1")
-def test_edits_of_handlers_indexes_and_policies_ask_the_server_for_nothing(rig, asked, config_map) -> None:
-    """Handlers, indexes, resync and policies change: not one LIST or WATCH (G1)."""
-    rig.handler("tell")
-    code = (
-        "from blackboard import tell as note\n"
-        "def tell(change): note({0}, change.type)\n"
-        "def by_a(obj): return [obj['data']['a']]\n"
-    )
-    controller = rig.run(code.format(0), objects=[config_map("m", a="1")])
-    before = asked()
-    steps = [
-        ("- {name: maps, apiVersion: v1, kind: ConfigMap, indexers: [{name: a, fieldPath: data.a}]}", ""),
-        ("- {name: maps, apiVersion: v1, kind: ConfigMap, resyncPeriod: 10m}", "retry: {maxAttempts: 2}"),
-        (
-            (
-                "- {name: maps, apiVersion: v1, kind: ConfigMap, "
-                "indexers: [{name: a, entryPoint: 'handlers:by_a'}]}"
-            ),
-            "delivery: Keyed",
-        ),
-        ("- {name: maps, apiVersion: v1, kind: ConfigMap, idleTimeout: 50s}", "events: [Added]"),
-        ("- {name: maps, apiVersion: v1, kind: ConfigMap}", "queue: {concurrency: 4}, timeout: 5s"),
-    ]
-    for number in range(20):
-        resource, policy = steps[number % len(steps)]
-        rig.resources, rig.handlers = [resource], []
-        rig.handler("tell", rest=policy)
-        outcome = rig.reload(code.format(number))
-        assert (outcome.result, outcome.lists) == ("Applied", 0), outcome.line
-    controller.wait_idle()
-    assert asked() == before
-    assert controller.resource("maps").relists == 0
