@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from declctl import testing
-from declctl.informer.reflector import namespaces
 from declctl.sandbox.faults import Match
 from tests.behaviour.conftest import let_begin
 
@@ -58,12 +57,6 @@ class Selecting:
         self.rig.board.clear()
         return rows
 
-    def cut(self) -> None:
-        """From now on nothing is heard of namespaces."""
-        self.sandbox.faults.refuse(503, Match(resource="namespaces"))
-        self.sandbox.faults.cut_watches("namespaces")
-        until("their watch fails", lambda: "503" in (self.selected().error or ""))
-
     def names(self) -> list[str]:
         """The namespaces that are watched."""
         return list(self.selected().names)
@@ -94,35 +87,6 @@ def test_a_selector_that_matches_nothing_is_ready(selecting, sandbox, asked) -> 
     # The object may come with the list of the namespace, or after it.
     ((kind, key, _),) = until("it is heard of", selecting.heard)
     assert (kind, key) == ("Added", "late/two")
-
-
-@pytest.mark.thorough
-def test_changes_of_namespaces_during_an_outage_are_caught_up_with(selecting, sandbox, monkeypatch) -> None:
-    """The watch of namespaces is cut and its version too old: the next list tells what came and what left."""
-    # The list does not say whether a namespace was deleted: that its objects stay there says it later.
-    monkeypatch.setattr(namespaces, "DELETED_SECONDS", 0.5)
-    map_ = selecting.map
-    selecting.run(
-        space("stays"), space("goes"), space("comes", "api"), map_("one", "goes"), map_("two", "comes")
-    )
-    selecting.heard()
-    selecting.cut()
-    relabel(sandbox, "goes", None)
-    relabel(sandbox, "comes", "web")
-    sandbox.faults.compact()
-    # What is known goes on meanwhile.
-    sandbox.create(map_("three", "stays"))
-    until("it is heard of", lambda: ("tell", "Added", "stays/three", "Watch") in selecting.rig.told())
-    assert selecting.names() == ["goes", "stays"]
-    selecting.rig.board.clear()
-    sandbox.faults.clear()
-    until("they are caught up with", lambda: selecting.names() == ["comes", "stays"])
-    rows = selecting.heard()
-    assert sorted(rows) == [("Added", "comes/two", "Initial"), ("Deleted", "goes/one", "OutOfScope")]
-    sandbox.patch("ConfigMap", "two", {"data": {"x": "y"}}, namespace="comes")
-    sandbox.create(map_("unseen", "goes"))
-    assert selecting.heard() == [("Modified", "comes/two", "Watch")]
-    assert sorted(map(str, selecting.runs.lister("maps").keys())) == ["comes/two", "stays/three"]
 
 
 def test_without_the_right_to_list_namespaces_the_rule_is_named(selecting, sandbox, rig, controller) -> None:
