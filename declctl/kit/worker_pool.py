@@ -207,9 +207,9 @@ class AsyncWorkerPool(Generic[T]):
         self._name = name  # of the tasks
         self._on_left = on_left
         self._started = False
-        self._sleeping = 0  # workers that wait for the event; written on the loop, read by any thread
         self._tasks: set[WorkerTask] = set()  # of the workers that have not ended
-        self._ready = asyncio.Event()  # set when a worker has to check the queue, or to end
+        self._sleepers: dict[asyncio.Future[None], None] = {}  # of workers; changed on the loop alone
+        self._wakes = False  # `_wake_one` is on its way to the loop
 
     def start(self) -> None:
         """No effect: `wake` makes the tasks."""
@@ -219,8 +219,9 @@ class AsyncWorkerPool(Generic[T]):
         if not self._started:
             self._started = True
             self._on_loop(self._start_all)
-        elif self._sleeping:
-            self._on_loop(self._ready.set)
+        elif self._sleepers and not self._wakes:
+            self._wakes = True
+            self._on_loop(self._wake_one)
 
     def replace_one(self) -> None:
         """Start a worker in the place of a stuck one, which ends when its call returns."""
@@ -229,7 +230,7 @@ class AsyncWorkerPool(Generic[T]):
     def dismiss(self) -> None:
         """Let each worker end after its present item. May be repeated."""
         self.is_dismissed = True
-        self._on_loop(self._ready.set)
+        self._on_loop(self._wake_all)
 
     def cancel(self) -> None:
         """Cancel the workers, with the calls that they await."""
@@ -243,6 +244,19 @@ class AsyncWorkerPool(Generic[T]):
             call()  # `call_soon_threadsafe` would cost more
         elif not self.loop.is_closed():
             self.loop.call_soon_threadsafe(call)
+
+    def _wake_one(self) -> None:
+        """Let a sleeping worker check the queue. If it takes an item, it wakes the next one."""
+        self._wakes = False  # first: an item that is added from now on needs another call
+        while self._sleepers:
+            sleeper, _ = self._sleepers.popitem()
+            if not sleeper.done():
+                sleeper.set_result(None)
+                return
+
+    def _wake_all(self) -> None:
+        while self._sleepers:
+            self._wake_one()
 
     def _start_all(self) -> None:
         for _ in range(self.size):
@@ -271,6 +285,8 @@ class AsyncWorkerPool(Generic[T]):
             if item is None:
                 await self._sleep()
                 continue
+            if self._sleepers:
+                self._wake_one()  # there may be further items
             try:
                 goes_on = await self._work(item)
             except BaseException as fault:
@@ -285,20 +301,26 @@ class AsyncWorkerPool(Generic[T]):
                 await asyncio.sleep(0)  # calls that never wait must not block the loop
 
     async def _sleep(self) -> None:
-        self._ready.clear()
-        self._sleeping += 1
-        # After the worker counts as sleeping: an item that is added from now on sets the event.
+        if self.is_dismissed:
+            return
+        sleeper = self.loop.create_future()
+        self._sleepers[sleeper] = None
+        # After the worker counts as sleeping: whoever adds an item from now on wakes it.
         due = self._queue.next_due()
         timer = None
         if due is not None:
-            timer = self.loop.call_later(min(due, _LONGEST_WAIT), self._ready.set)
+            timer = self.loop.call_later(min(due, _LONGEST_WAIT), _end_sleep, sleeper)
         try:
-            if not self.is_dismissed:
-                await self._ready.wait()
+            await sleeper
         finally:
-            self._sleeping -= 1
+            self._sleepers.pop(sleeper, None)
             if timer is not None:
                 timer.cancel()
+
+
+def _end_sleep(sleeper: "asyncio.Future[None]") -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)
 
 
 def _recovered(recover: Recover[T], item: QueueItem[T], fault: BaseException) -> bool:

@@ -173,6 +173,56 @@ async def _all() -> None:
             task.cancel()
 
 
+async def test_an_item_wakes_one_task_and_a_burst_as_many_as_it_needs() -> None:
+    """Eight workers that sleep do not all look for one change; the last one that is woken finds nothing."""
+    queue, takes, gate, running, left = queue_of(ManualClock()), [], asyncio.Event(), [], []
+
+    class Counted:
+        next_due = staticmethod(queue.next_due)
+
+        def take(self) -> QueueItem[int] | None:
+            takes.append(item := queue.take())
+            return item
+
+    async def work(item: QueueItem[int]) -> bool:
+        running.append(item.key)
+        await gate.wait()
+        queue.done(item)
+        return True
+
+    pool = AsyncWorkerPool(
+        Counted(),
+        work,
+        recover=lambda item, fault: False,
+        name="w",
+        loop=asyncio.get_running_loop(),
+        size=8,
+        on_left=lambda: left.append(1),
+    )
+
+    async def add(keys: str) -> int:
+        takes.clear()
+        queue.add_all([(key, 1) for key in keys])
+        thread = threading.Thread(target=lambda: [pool.wake() for _ in range(3)])
+        thread.start()
+        thread.join()  # the loop does not turn meanwhile
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return len(takes)
+
+    assert await add("") == 8
+    assert (await add("a"), running) == (2, ["a"])
+    assert await add("bcdefghij") == 7
+    assert running == list("abcdefgh")
+    gate.set()
+    assert await add("") >= 10
+    assert (running, queue.idle) == (list("abcdefghij"), True)
+    pool.dismiss()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert len(left) == 8
+
+
 @pytest.mark.parametrize(
     ("cancel", "outcome"),
     [
