@@ -42,7 +42,7 @@ class Retry(NamedTuple):
 
     failed: frozenset[ImplementationId]  # these are called again
     first_failed: int | None  # the generation on which it failed first, if it has failed
-    waits: int  # how many of its retries were for a cache that had not synced, or for a suspended plugin
+    waits: int  # how many of its retries were no attempts: of a cache, a suspended plugin, a fault of declctl
     is_unsynced: bool  # the newest retry is for a cache that has not synced
     outcome: "FilterOutcome | None" = None  # what the filter has made of a change
     request: Request | None = None  # of the last call of a reconciler

@@ -215,7 +215,7 @@ class Invocations(ABC, Generic[T]):
         """
         binding, delay = self._slot.binding_of(item), None
         if item.is_taken and not self._closed:
-            delay = self._delay(binding, item.attempts + 1 - waits_of(item))
+            delay = self._delay(binding, item.attempts + 1)
         outcome = Interrupted(error=internal_fault(fault), fault=fault, retry_in=delay)
         invocation = self.under_way.for_item(item)
         goes_on = item.state is not ItemState.OVERDUE  # the worker of a zombie has been replaced
@@ -519,10 +519,14 @@ class Invocations(ABC, Generic[T]):
         self._slot.wake()
 
     def _give_back(self, item: QueueItem[T], delay: float | None) -> None:
-        """Hand an item out again as it is in `delay` seconds; for None, let it leave the queue."""
+        """Hand an item out again in `delay` seconds, as no attempt. For None, let it leave the queue."""
         is_back = False
         try:
             if delay is not None:
+                before = item.retry_state or Retry(frozenset(), None, 0, is_unsynced=False)
+                item.retry_state = before._replace(
+                    waits=before.waits + 1, is_unsynced=False, is_suspended=False
+                )
                 self._queue.retry(item, delay)
                 is_back = True  # another worker may have it by now
             else:

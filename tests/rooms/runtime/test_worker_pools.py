@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool
-from declctl.manifest.model import QueueSpec
+from declctl.manifest.model import QueueSpec, RetrySpec
 from declctl.objects import ChangeType
 from tests.rooms.runtime.conftest import SOON, BrokenLog
 
@@ -211,3 +211,21 @@ def test_a_fault_of_our_own_ends_one_call_and_is_shown(bench, added, clock, log,
     assert heard == ["a", "b", "a"]
     line = log.find("the call for default/a has ended by an internal fault of declctl")
     assert "FailureLog" in line.fields["traceback"] or "invocations.py" in line.fields["traceback"]
+
+
+def test_a_fault_of_our_own_is_no_attempt(bench, clock, log):
+    """With `maxAttempts: 2` a handler may fail twice, whatever goes wrong in declctl before."""
+    calls = []
+
+    def fail(change) -> None:
+        raise ValueError(calls.append(change.key))
+
+    bench.log = BrokenLog(log, "error", times=1)
+    slot = bench.slot(fail, adds="a", retry=RetrySpec(max_attempts=2))
+    while (item := slot.queue.take()) is not None:
+        try:
+            slot.work(item)
+        except OSError as fault:
+            slot.recover(item, fault)
+        clock.set(600.0)
+    assert (len(calls), slot.statistics().failed) == (3, 1)
