@@ -229,6 +229,9 @@ class ConnectionPool:
         except OSError as fault:
             raise NoConnection(first.host, first.port, is_proxy=first is not self._server) from fault
         self._all.add(connection)
+        if self._closed:  # meanwhile: nothing is sent any more
+            connection.abort()
+            raise Disconnected("the client was closed")
         if first is not self._server and self._tls is not None:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):

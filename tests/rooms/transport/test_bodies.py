@@ -541,3 +541,22 @@ def test_a_request_that_is_cancelled_leaves_no_connection_behind(kubeconfig, wri
 
     server, seen = talk(script, use, kubeconfig)
     assert (seen, server.connections) == ((True, {}), 2)
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_pool_that_is_closed_sends_nothing_any_more(turns):
+    """Not either on the connection that it was about to make."""
+    closed, late = [], []
+    async with RawServer(writing(b"")).listening() as server:
+        pool = ConnectionPool(ClientConfiguration(f"http://127.0.0.1:{server.port}"))
+        sent = pool.send(
+            b"GET / HTTP/1.1\r\n\r\n", method="GET", seconds=9, before_send=lambda: late.extend(closed)
+        )
+        asked = asyncio.ensure_future(sent)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closed.append("a request")
+        await pool.close()
+        with pytest.raises(OSError, match="clos"):
+            await asked
+    assert not late
