@@ -200,12 +200,12 @@ class CounterLineage:
                 self._members.append(registry)
 
     def leave(self, registry: MetricsRegistry) -> None:
-        """Remove a registry whose generation is retired. `settle` follows; its values count meanwhile."""
+        """Remove a registry whose generation is retired. `fold` follows; its values count meanwhile."""
         with self._lock:
             self._members.remove(registry)
             self._ending.append(registry)
 
-    def settle(self, registry: MetricsRegistry) -> None:
+    def fold(self, registry: MetricsRegistry) -> None:
         """Keep the final values of a registry instead of it, unless it has joined again. Collects them."""
         finals = [(each, list(each.collect())) for each in _counting(registry)]
         with self._lock:

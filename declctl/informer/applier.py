@@ -369,11 +369,11 @@ def _same(stored: Record, record: Record) -> bool:
 class Reprojection:
     """Converts the records of one store to the layout of another projection. Used on the loop of the store.
 
-    `projection` decodes for the source from the take-over on; `remake` converts a record to its layout.
+    `projection` decodes for the source from the take-over on; `remake` makes a record of its layout.
 
     Converted records are kept aside until the take-over, while the store goes on changing. The take-over puts
-    them into the store, unless the object has changed meanwhile; then its new state is converted at that
-    moment. With `take_over_first`, each record is put into the store as soon as it is converted.
+    them into the store, unless the object has changed meanwhile; then its new state is remade at that
+    moment. With `take_over_first`, each record is put into the store as soon as it is remade.
     """
 
     def __init__(self, indexer: Indexer, projection: Projection, remake: RecordRemaker) -> None:
@@ -382,10 +382,10 @@ class Reprojection:
         self._indexer = indexer
         self._remake = remake
         self._layout = projection.layout
-        self._made: dict[str, Record] = {}  # by key: converted records that are not in the store yet
+        self._made: dict[str, Record] = {}  # by key: remade records that are not in the store yet
         self._round: Iterator[Record] = iter(indexer.list())  # records that this round has not reached
         self._rounds = 0  # complete rounds over the store
-        self._made_in_round = 0  # records that this round has converted
+        self._made_in_round = 0  # records that this round has remade
         self._in_place = False  # `take_over_first` was called
 
     def step(self, budget: int) -> bool:
@@ -393,7 +393,7 @@ class Reprojection:
 
         It may when no record is left, or only few that keep changing, or after ten rounds over the store.
         Also True if another reprojection took its place. Raises CacheError for an object that can't be
-        converted; then the store is unchanged, or, after `take_over_first`, partly converted.
+        remade; then the store is unchanged, or, after `take_over_first`, partly remade.
         """
         if self.is_over:
             return True
@@ -410,7 +410,7 @@ class Reprojection:
         if self._in_place:
             self.is_over = True  # later changes are decoded by the new projection
             return True
-        # Each round converts the changes since the round before it, and is shorter. A store that changes too
+        # Each round remakes the changes since the round before it, and is shorter. A store that changes too
         # fast for that is taken over as it is after some rounds.
         if self._made_in_round <= _MOST_LEFT or self._rounds >= _MOST_ROUNDS:
             return True
@@ -419,14 +419,14 @@ class Reprojection:
         return False
 
     def take_over_first(self) -> None:
-        """Begin anew, and put each record into the store as soon as it is converted."""
+        """Begin anew, and put each record into the store as soon as it is remade."""
         self._in_place = True
         self._round = iter(self._indexer.list())
 
     def take_over(self) -> Generator[None]:
-        """Put the converted records into the store, a slice at a time, after a first empty slice.
+        """Put the remade records into the store, a slice at a time, after a first empty slice.
 
-        An object in a new state that can't be converted keeps its record, which stays readable.
+        An object in a new state that can't be remade keeps its record, which stays readable.
         """
         yield
         for number, key in enumerate(self._indexer.list_keys(), 1):
@@ -443,14 +443,14 @@ class Reprojection:
         self._made.clear()
 
     def deltas(self, batch: Sequence[Delta]) -> Sequence[Delta]:
-        """Queued changes, converted to the new layout.
+        """Queued changes, remade in the new layout.
 
-        The stored state of each object is converted first, so that old and new state have the same layout.
+        The stored state of each object is remade first, so that old and new state have the same layout.
         """
         return [self._delta(delta) for delta in batch]
 
     def replacement(self, replacement: Replacement) -> Generator[None, None, Replacement]:
-        """A queued list, converted as in `deltas`, a slice at a time."""
+        """A queued list, remade as in `deltas`, a slice at a time."""
         records: list[Record] = []
         for start in range(0, len(replacement.records), _TAKEN_OVER_AT_ONCE):
             for record in replacement.records[start : start + _TAKEN_OVER_AT_ONCE]:
@@ -484,12 +484,12 @@ class Reprojection:
         return msgspec.structs.replace(delta, record=self._current(record))
 
     def _is_made(self, record: Record) -> bool:
-        """Whether this state of an object was converted. False for a state without a version."""
+        """Whether this state of an object was remade. False for a state without a version."""
         made = self._made.get(record.key)
         return made is not None and made.revision == record.revision and bool(record.resource_version)
 
     def _current(self, record: Record) -> Record:
-        """The record in the new layout; unchanged if it can't be converted."""
+        """The record in the new layout; unchanged if it can't be remade."""
         if record.layout is self._layout:
             return record
         if self._is_made(record):

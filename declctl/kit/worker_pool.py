@@ -61,7 +61,7 @@ def ends_worker(error: BaseException) -> bool:
     return must_propagate(error)
 
 
-async def settle_cancellation() -> None:
+async def end_cancellation() -> None:
     """End a cancellation of the worker's task that a call has left behind: it must not reach the next call.
 
     For a worker that makes several calls for one item, between them. No effect in any other task.

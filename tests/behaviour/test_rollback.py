@@ -122,7 +122,7 @@ def test_a_generation_before_is_torn_down_once_whatever_happens(rig, run, config
     runs = run()
     _edit(rig, GOOD, "second")
     _edit(rig, BAD, "third")  # within the probation of the second: the first stays the last good one
-    until("what was on trial itself is gone", lambda: runs.status().generations_alive == 2)
+    until("what was on probation itself is gone", lambda: runs.status().generations_alive == 2)
     assert rig.told("torn down") == [("torn down", "second")]
     _changes(runs, config_map, "abcdefgh")
     until("the first is back", lambda: runs.status().generation == 4)

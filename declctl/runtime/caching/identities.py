@@ -29,7 +29,7 @@ class CacheIdentity:
         return self.watch.api_version.rpartition("/")[0], self.watch.kind
 
 
-def can_convert(old: CacheIdentity, new: CacheIdentity) -> bool:
+def can_reproject(old: CacheIdentity, new: CacheIdentity) -> bool:
     """Whether the cache of `old` can become that of `new` without a LIST: the content is in it already.
 
     True if only the form of the objects changes (decoded or frames), or if more fields are dropped. False
@@ -57,9 +57,9 @@ def can_convert(old: CacheIdentity, new: CacheIdentity) -> bool:
 def match_caches(
     existing: Iterable[CacheIdentity], required: Collection[CacheIdentity]
 ) -> Mapping[CacheIdentity, CacheIdentity | None]:
-    """For each required cache, the existing one that serves it or can be converted; None: has to be listed.
+    """For each required cache, the existing one that serves it or can be reprojected; None: has to be listed.
 
-    An existing cache that is required as it is, is not converted.
+    An existing cache that is required as it is, is not reprojected.
     """
     there = list(dict.fromkeys(existing))
     free = [identity for identity in there if identity not in required]
@@ -68,13 +68,13 @@ def match_caches(
         if identity in there:
             found[identity] = identity
             continue
-        found[identity] = next((each for each in free if can_convert(each, identity)), None)
+        found[identity] = next((each for each in free if can_reproject(each, identity)), None)
         free = [each for each in free if each != found[identity]]
     return found
 
 
 def _without_form(identity: CacheIdentity) -> CacheIdentity:
-    """The identity without the cache mode and the dropped fields, which a conversion changes."""
+    """The identity without the cache mode and the dropped fields, which a reprojection changes."""
     watch = identity.watch
     code = TransformId((), watch.transform.entry_point)
     return replace(identity, watch=replace(watch, transform=code, cache=CacheMode.FRAMES))

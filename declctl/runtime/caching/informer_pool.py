@@ -124,7 +124,7 @@ class _StagedChanges:
     requirements: frozenset[ResourceRequirement] = frozenset()  # of the staged generation
     new_informers: Sequence[ManagedInformer] = ()  # caches that only this generation uses
     # Existing caches, each with the identity that it gets at the commit.
-    conversions: dict[ManagedInformer, CacheIdentity] = field(
+    new_identities: dict[ManagedInformer, CacheIdentity] = field(
         default_factory=dict[ManagedInformer, CacheIdentity]
     )
     # The records of these caches for the new identity; `build_indexes` makes them.
@@ -161,7 +161,7 @@ class InformerPool:
     def prepare(self, requirements: Iterable[ResourceRequirement]) -> list[ManagedInformer]:
         """Make the informers that are missing, and count all that are required as used.
 
-        An existing cache whose records only have to change their form is converted at the commit
+        An existing cache whose records only have to change their form is reprojected at the commit
         (`commit_staged`), after `build_indexes`. A cache that has lost objects while it lingered is made
         anew. Returns the new informers, which are not started yet.
         """
@@ -195,8 +195,8 @@ class InformerPool:
         for identity, existing in found.items():
             cached = serving[identity] = made[identity] if existing is None else self._cached[existing]
             if existing is not None and existing != identity:
-                # The running generation reads it as it is: it is converted at the commit.
-                staged.conversions[cached] = identity
+                # The running generation reads it as it is: it is reprojected at the commit.
+                staged.new_identities[cached] = identity
             cached.generation_count += 1
             if cached.closing is not None:
                 cached.closing.cancel()  # it lingered, and is used again
@@ -238,14 +238,14 @@ class InformerPool:
     async def build_indexes(self, requirements: Iterable[ResourceRequirement], *, timeout: float) -> int:
         """Build the indexes that existing informers lack, in slices; returns how many.
 
-        Before that, records are made anew if the cache is converted, or if they lack indexed fields. Index
+        Before that, records are made anew if the cache is reprojected, or if they lack indexed fields. Index
         functions run in threads, for `timeout` seconds at most. Their indexes are read from the commit on;
         until then the caller keeps them current (`staged_indexes`). Raises ReloadRefused if a record or an
         index can't be made; readers notice no change then.
         """
         built, requirements = 0, tuple(requirements)
         for cached in self._of_all(requirements):
-            identity = self._staged.conversions.get(cached)
+            identity = self._staged.new_identities.get(cached)
             if identity is None:
                 await extend_projection(cached, self._users(cached))
             else:
@@ -296,7 +296,7 @@ class InformerPool:
             cached.commit(self._users(cached))
         for cached, reprojection in staged.reprojections.items():
             del self._cached[cached.identity]
-            cached.identity = staged.conversions[cached]
+            cached.identity = staged.new_identities[cached]
             self._cached[cached.identity] = cached
             codec = reprojection.projection.layout.codec
             if codec is not cached.codec:

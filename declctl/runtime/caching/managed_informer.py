@@ -209,7 +209,7 @@ class ResourceRequirement:
 class ManagedInformer:
     """One informer, its task, and its users. Used on the machinery loop; the pool writes the fields."""
 
-    identity: CacheIdentity  # changes at a commit that converts the cache
+    identity: CacheIdentity  # changes at a commit that reprojects the cache
     informer: SharedIndexInformer
     codec: Codec  # of its records
     # The function in it belongs to a generation that uses the cache, as index functions do.

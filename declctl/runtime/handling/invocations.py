@@ -46,7 +46,7 @@ from declctl.hooks.calls import (
 from declctl.kit import Clock
 from declctl.kit.key_queue import KeyQueue, QueueItem
 from declctl.kit.pending import ItemState
-from declctl.kit.worker_pool import ends_worker, settle_cancellation
+from declctl.kit.worker_pool import end_cancellation, ends_worker
 from declctl.manifest.model import OnFailure
 from declctl.objects import Cause, Change, ChangeReason, ChangeType, Notification, ObjectView
 from declctl.objects.expressions import EvaluationFailed
@@ -189,7 +189,7 @@ class Invocations(ABC, Generic[T]):
             invocation.scope = None
             try:
                 if len(invocation.implementations) > 1:
-                    await settle_cancellation()  # of the call before
+                    await end_cancellation()  # of the call before
                 if trace is None:
                     await self._call_async(invocation, implementation, arguments)
                 else:

@@ -156,9 +156,9 @@ class PluginMetrics:
                 del self._lineages[stamp]
                 continue
             try:
-                await asyncio.to_thread(lineage.settle, registry)  # there may be many series
+                await asyncio.to_thread(lineage.fold, registry)  # there may be many series
             except RuntimeError:  # the system has no thread left; the retirement has to go on
-                lineage.settle(registry)
+                lineage.fold(registry)
 
     async def scrape(self, encode: Callable[[Sequence["Metric"]], T]) -> list[T]:
         """What `encode` makes of the metrics of each collector, in the order of the manifest.

@@ -24,7 +24,7 @@ from declctl.runtime.caching.managed_informer import ManagedInformer, cached_rec
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_counts import HandlerProblem
 from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding, HandlerSlot
-from declctl.runtime.handling.relocation import FreshnessProof, Move, Refilter
+from declctl.runtime.handling.moves import FreshnessProof, MoveDifferences, Refilter
 from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.handling.write_loops import WriteLoop, WriteLoops
 from declctl.runtime.log import Log
@@ -34,25 +34,25 @@ from declctl.writes import WriteOrigin, Written
 AnySlot = HandlerSlot[Any]
 """The slot of a handler of either mode."""
 
-SharedMoves = dict[tuple[tuple[ManagedInformer, ...], tuple[ManagedInformer, ...]], Move]
-"""Moves, by the caches that handlers leave and the caches that they join."""
+SharedDifferences = dict[tuple[tuple[ManagedInformer, ...], tuple[ManagedInformer, ...]], MoveDifferences]
+"""The differences of moves, by the caches that handlers leave and the caches that they join."""
 
 
-class Transfer(msgspec.Struct, frozen=True):
+class Move(msgspec.Struct, frozen=True):
     """A handler that leaves or joins caches, or gets another filter, together with its new binding."""
 
     slot: AnySlot
     binding: HandlerBinding
     leaves: Sequence[ManagedInformer]
-    joins: Sequence[ManagedInformer]  # synced caches: the handler receives the differences of `move`
+    joins: Sequence[ManagedInformer]  # synced caches: the handler receives the `differences`
     filling: Sequence[ManagedInformer]  # caches that have not synced: the handler receives all their objects
-    move: Move | None
+    differences: MoveDifferences | None
 
-    def make(self, differences: Sequence[Notification]) -> None:
-        """Register the slot at its new caches, and queue the differences."""
+    def make(self, notifications: Sequence[Notification]) -> None:
+        """Register the slot at its new caches, and queue the notifications of the differences."""
         self.slot.detach(self.leaves)
         if isinstance(self.slot, EventSlot):  # a reconciler is called for all its keys, after the commit
-            self.slot.add_all(differences)
+            self.slot.add_all(notifications)
         self.slot.attach(self.joins, self.binding, initial=False)
         self.slot.attach(self.filling, self.binding)
         self.slot.notice_first_sync()
@@ -85,16 +85,17 @@ class PreparedCommit(msgspec.Struct, frozen=True):
     resumed: Sequence[AnySlot]  # staying slots whose plugin has another circuit breaker, or none
     pools: Sequence[tuple[AnySlot, WorkerPool[Any]]]  # staying slots that get new workers
     retimed: Sequence[tuple[AnySlot, float]]  # staying slots with another resync period, in seconds
-    transfers: Sequence[Transfer]
+    moves: Sequence[Move]
     leaving: Sequence[AnySlot]  # slots of removed handlers
     ended: Sequence[DrainingEpoch]  # of all slots before the commit
     stranded: Sequence[DrainingEpoch]  # the old code can't be called: the new code gets their backlog
     proofs: Sequence[FreshnessProof]  # that have to succeed before the commit
 
     @property
-    def moves(self) -> Sequence[Move]:
-        """Each move once."""
-        return tuple(dict.fromkeys(t.move for t in self.transfers if t.move is not None))
+    def differences(self) -> Sequence[MoveDifferences]:
+        """The differences of the moves, each once: several handlers may share them."""
+        found = (move.differences for move in self.moves)
+        return tuple(dict.fromkeys(each for each in found if each is not None))
 
     @property
     def new_pools(self) -> Sequence[WorkerPool[Any]]:
@@ -250,7 +251,7 @@ class Slots:
 
     def discard(self, prepared: PreparedCommit) -> None:
         """Undo `prepare`, as there will be no commit."""
-        for each in (*prepared.moves, *prepared.proofs):
+        for each in (*prepared.differences, *prepared.proofs):
             each.close()
         for slot in prepared.staying:
             slot.expect(None)
@@ -280,11 +281,11 @@ class Slots:
         for slot, workers in prepared.pools:
             self._exchange_workers(slot, workers)
         self._leaving += prepared.leaving
-        # Read before the first transfer, and once for each move: several handlers may share one.
-        differences = {move: move.notifications for move in prepared.moves}
-        for transfer in prepared.transfers:
-            transfer.make(differences[transfer.move] if transfer.move is not None else ())
-        for each in (*differences, *prepared.proofs):
+        # Read before the first move, and once: several handlers may share the differences.
+        found = {each: each.notifications for each in prepared.differences}
+        for move in prepared.moves:
+            move.make(found[move.differences] if move.differences is not None else ())
+        for each in (*found, *prepared.proofs):
             each.close()
         for slot, period in prepared.retimed:
             slot.retime(period)
@@ -461,9 +462,9 @@ class Slots:
         kept = [(before[name], binding) for name, binding in bindings.items() if name in stays]
         new = {name: (self._make(each), each) for name, each in bindings.items() if name not in stays}
         leaving = [slot for name, slot in before.items() if name not in stays]
-        shared: SharedMoves = {}
-        transfers = [
-            _transfer(slot, binding, same_code=same_code, shared=shared, clock=self._clock)
+        shared: SharedDifferences = {}
+        moves = [
+            _move(slot, binding, same_code=same_code, shared=shared, clock=self._clock)
             for slot, binding in kept
         ]
         epoch = self._epochs.newest
@@ -483,7 +484,7 @@ class Slots:
                 for slot, binding in kept
                 if slot.binding.plan.resync_period != binding.plan.resync_period
             ],
-            transfers=[transfer for transfer in transfers if transfer is not None],
+            moves=[move for move in moves if move is not None],
             leaving=leaving,
             ended=[*ended, *(DrainingEpoch(slot, epoch, closing=True) for slot in leaving)],
             stranded=[e for e, (slot, b) in zip(ended, kept, strict=True) if _is_stranded(slot, b)],
@@ -515,31 +516,35 @@ def _before(written: Written, caches: Iterable[ManagedInformer]) -> Mapping[str,
     return None if record is None or record.uid != written.uid else record.read()
 
 
-def _transfer(
-    slot: AnySlot, binding: HandlerBinding, *, same_code: bool, shared: SharedMoves, clock: Clock
-) -> Transfer | None:
-    """The transfer of a handler to other caches or another filter, or None. Equal transfers share a move."""
+def _move(
+    slot: AnySlot, binding: HandlerBinding, *, same_code: bool, shared: SharedDifferences, clock: Clock
+) -> Move | None:
+    """The move of a handler to other caches or another filter, or None. Equal moves share differences."""
     before, old, new = tuple(slot.registrations), slot.binding.filter, binding.filter
     if _begins_anew(slot, binding):
         # Its changes were dropped while it was disabled: it receives all objects, as a new handler.
-        return Transfer(slot, binding, leaves=before, joins=(), filling=tuple(binding.informers), move=None)
+        return Move(
+            slot, binding, leaves=before, joins=(), filling=tuple(binding.informers), differences=None
+        )
     left = tuple(managed for managed in before if managed not in binding.informers)
     added = tuple(managed for managed in binding.informers if managed not in slot.registrations)
     if binding.reconciles:
         if not left and not added:
             return None
-        return Transfer(slot, binding, leaves=left, joins=(), filling=added, move=None)
+        return Move(slot, binding, leaves=left, joins=(), filling=added, differences=None)
     joined = tuple(managed for managed in added if managed.informer.has_synced)
     filling = tuple(managed for managed in added if managed not in joined)
-    move: Move | None = None
+    differences: MoveDifferences | None = None
     old_spec, new_spec = (None if each is None else each.spec for each in (old, new))
     if filters_differ(old_spec, new_spec, same_code=same_code):
         after = [managed for managed in binding.informers if managed not in filling]
         report = partial(slot.invocations.report_expression, binding)
-        move = Refilter(slot.name, old, new, before=before, after=after, clock=clock, report=report)
+        differences = Refilter(slot.name, old, new, before=before, after=after, clock=clock, report=report)
     elif left or joined:
-        move = shared.setdefault((left, joined), Move(left, joined, clock=clock))
-    return Transfer(slot, binding, left, joined, filling, move) if move is not None or filling else None
+        differences = shared.setdefault((left, joined), MoveDifferences(left, joined, clock=clock))
+    if differences is None and not filling:
+        return None
+    return Move(slot, binding, left, joined, filling, differences)
 
 
 async def _start(pools: Sequence[WorkerPool[Any]]) -> None:

@@ -57,7 +57,7 @@ class HandlerFinalizer(msgspec.Struct, frozen=True):
         obj = notification.record.read()
         return is_being_deleted(obj) and self.name in finalizers_of(obj)
 
-    def is_settled(self, notification: Notification) -> bool:
+    def is_decided(self, notification: Notification) -> bool:
         """Whether an object has the finalizer, or will not get it any more. Raises MalformedAnswer."""
         obj = notification.record.read()
         gone = notification.type is ChangeType.DELETED or is_being_deleted(obj)
@@ -135,7 +135,7 @@ class FinalizerSteps:
         MalformedAnswer.
         """
         key = notification.key
-        if key in self._awaited and finalizer.is_settled(notification):
+        if key in self._awaited and finalizer.is_decided(notification):
             with self._lock:
                 self._awaited.discard(key)
             return True
@@ -146,9 +146,9 @@ class FinalizerSteps:
 
         Asked after the finalizer was added, as the change may have come before. Raises MalformedAnswer.
         """
-        settled = obj is None or is_being_deleted(obj) or finalizer.name in finalizers_of(obj)
+        decided = obj is None or is_being_deleted(obj) or finalizer.name in finalizers_of(obj)
         with self._lock:
-            if not settled or key not in self._awaited:
+            if not decided or key not in self._awaited:
                 return False
             self._awaited.discard(key)
             return True

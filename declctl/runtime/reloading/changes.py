@@ -205,13 +205,13 @@ def _resources(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
             continue
         previous = before[name]
         old_caches, new_caches = old.identities(previous), new.identities(resource)
-        # Caches that are converted without a LIST: only the form of their records changes.
-        to_convert = {served[identity] for identity in new_caches if identity not in old_caches}
+        # Caches that are reprojected, without a LIST: only the form of their records changes.
+        to_reproject = {served[identity] for identity in new_caches if identity not in old_caches}
         if set(old_caches) != set(new_caches):
-            is_conversion = bool(to_convert) and to_convert == set(old_caches) - set(new_caches)
-            kind = StepKind.REPROJECT if is_conversion else StepKind.REHOME
-            why = _why_rehomed(previous, resource) or "code of the transform"
-            yield Step(kind, f"resource {name}", f"reproject: {why}" if is_conversion else why)
+            is_reprojection = bool(to_reproject) and to_reproject == set(old_caches) - set(new_caches)
+            kind = StepKind.REPROJECT if is_reprojection else StepKind.REHOME
+            why = _why_moved(previous, resource) or "code of the transform"
+            yield Step(kind, f"resource {name}", f"reproject: {why}" if is_reprojection else why)
         if previous.resync_period != resource.resync_period:
             yield Step(StepKind.RETIME, f"resource {name}", "resync")
         if previous.idle_timeout != resource.idle_timeout:
@@ -326,7 +326,7 @@ def _why_elected(old: Plan, new: Plan) -> str:
     return ", ".join(_camel(name) for name in names if getattr(before, name) != getattr(after, name))
 
 
-def _why_rehomed(before: ResourcePlan, after: ResourcePlan) -> str:
+def _why_moved(before: ResourcePlan, after: ResourcePlan) -> str:
     names = (each.name for each in fields(WatchKey))
     return ", ".join(_camel(name) for name in names if _all(before, name) != _all(after, name))
 

@@ -152,11 +152,11 @@ class Probation:
 
     @property
     def previous(self) -> Generation | None:
-        """The generation that may come back; None without a trial."""
+        """The generation that may come back; None without a probation."""
         return None if self.period is None else self.period.previous
 
     def begin(self, old: Generation, policy: ReloadSpec, *, back: bool) -> asyncio.Event | None:
-        """Begin the trial of the generation that has replaced `old`; none after a rollback (`back`).
+        """Begin the probation of the generation that has replaced `old`; none after a rollback (`back`).
 
         If `old` may come back, returns the event that releases it for retirement.
         """
@@ -171,12 +171,12 @@ class Probation:
         if period is None:
             self.period = ProbationPeriod(old, policy, began=now)
             return self.period.released
-        # `old` was on trial itself: the last generation that is known to be good stays, and `old` goes.
+        # `old` was on probation itself: the last generation that is known to be good stays, and `old` goes.
         self.period = ProbationPeriod(period.previous, policy, began=now, released=period.released)
         return None
 
     def passed(self) -> None:
-        """End the trial: the generation that runs stays, and the one before is retired."""
+        """End the probation: the generation that runs stays, and the one before is retired."""
         if self.period is not None:
             self.period.released.set()
         self.period = None
@@ -185,7 +185,7 @@ class Probation:
     async def run(
         self, active: Callable[[], Generation], roll_back: Callable[[str], Awaitable[object]]
     ) -> None:
-        """Judge the `active` generation while it is on trial, until cancelled.
+        """Judge the `active` generation while it is on probation, until cancelled.
 
         `roll_back` commits the previous generation again; its argument is the reason.
         """

@@ -289,7 +289,7 @@ class Reloader:
         """Commit an earlier generation again, under the next number; return the outcome.
 
         If a user has `asked`, it is the kept generation `number`, by default the one that was live before.
-        Otherwise it is the previous one of the trial. `why` is the reason in the log. The present files are
+        Otherwise it is the one before the probation. `why` is the reason in the log. The present files are
         not tried again until they change or a user asks. A current attempt is waited for; if it is committed,
         nothing is done unless a user has asked.
 
@@ -299,7 +299,7 @@ class Reloader:
         async with self._attempt:
             began = self._clock.monotonic()
             assert self.active is not None
-            # The attempt before may have begun another trial: then the verdict was on another generation.
+            # The attempt before may have begun another probation: then the verdict was on another generation.
             period, active = self.probation.period, self.active
             if not asked and (period is None or period is not judged):
                 return Outcome(Result.UNCHANGED, active.number, active.inputs.digest, reason="Superseded")
@@ -331,8 +331,8 @@ class Reloader:
     def kept(self) -> Sequence[int]:
         """The numbers of the generations to which a rollback can go back, the newest last."""
         previous = self.probation.previous
-        on_trial = () if previous is None else (previous.number,)
-        return sorted({*on_trial, *self._earlier.numbers})
+        on_probation = () if previous is None else (previous.number,)
+        return sorted({*on_probation, *self._earlier.numbers})
 
     async def wait_until_retired(self) -> None:
         """Wait until every replaced generation is retired."""

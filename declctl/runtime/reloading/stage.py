@@ -67,7 +67,7 @@ from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.circuit_breaker import BreakerPolicy, CircuitBreaker
 from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, SnapshotSource
 from declctl.runtime.handling.handler_slot import HandlerBinding
-from declctl.runtime.handling.relocation import CacheLags, FreshnessProof, follow, until_ready
+from declctl.runtime.handling.moves import CacheLags, FreshnessProof, follow, until_ready
 from declctl.runtime.handling.slots import AnySlot, PreparedCommit, Slots
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import HandlerFinalizer
@@ -924,13 +924,13 @@ class Stage:
         raise ReloadRefused(reason, f"{cached.identity.watch}: {why}")
 
     async def _follow(self, prepared: PreparedCommit, new: Generation, timeout: float) -> None:
-        moves = prepared.moves
+        differences = prepared.differences
         try:
             await asyncio.sleep(0)
-            await follow(moves, timeout=timeout)
-            listening = {t.slot.name: t.slot.registrations.values() for t in prepared.transfers}
+            await follow(differences, timeout=timeout)
+            listening = {move.slot.name: move.slot.registrations.values() for move in prepared.moves}
             indexes, clock = self._services.caches.staged_indexes, self._clock
-            await until_ready(moves, prepared.proofs, listening, indexes, clock=clock, timeout=timeout)
+            await until_ready(differences, prepared.proofs, listening, indexes, clock=clock, timeout=timeout)
         except CacheLags as lag:
             self._slots.discard(prepared)
             raise ReloadRefused(lag.reason, f"{self._place_of(lag.target, new)}: {lag.message}") from lag

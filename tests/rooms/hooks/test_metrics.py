@@ -113,7 +113,7 @@ class Generation:
 
 def retire(lineage: CounterLineage, made: MetricsRegistry) -> None:
     lineage.leave(made)
-    lineage.settle(made)
+    lineage.fold(made)
 
 
 def test_who_comes_back_counts_once() -> None:
@@ -123,7 +123,7 @@ def test_who_comes_back_counts_once() -> None:
     first.jobs.labels("a").inc(2)
     lineage.leave(first.registry)
     lineage.join(first.registry)
-    lineage.settle(first.registry)
+    lineage.fold(first.registry)
     assert first.shown()["jobs_total", "a"] == 2
     assert other.shown()["jobs_total", "a"] == 2
     other.jobs.labels("a").inc(3)
@@ -147,7 +147,7 @@ def test_counters_go_on_and_gauges_do_not() -> None:
     draining = second.shown()
     lineage.leave(first.registry)
     assert second.shown() == draining
-    lineage.settle(first.registry)
+    lineage.fold(first.registry)
     assert second.shown() == draining
     assert not lineage.is_empty
     assert draining["jobs_total", "a"] == 3

@@ -10,7 +10,7 @@ from declctl.kit import LoopThread, ManualClock, SystemClock
 from declctl.kit.change_queue import ChangeQueue
 from declctl.kit.key_queue import QueueItem
 from declctl.kit.worker_budget import TURN_SECONDS, WorkerBudget
-from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, ends_worker, settle_cancellation
+from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, end_cancellation, ends_worker
 
 SOON = 10.0  # seconds after which a test that waits for another thread gives up
 
@@ -272,7 +272,7 @@ def test_a_pool_that_gives_up_its_calls_starts_no_other_worker():
 
         async def calls() -> None:
             await _unseen()
-            await settle_cancellation()
+            await end_cancellation()
             await asyncio.sleep(0)  # raises nothing
             counts.append(asyncio.current_task().cancelling())
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from declctl.kit import ManualClock
 from declctl.manifest.plan import WatchKey
 from declctl.objects import ChangeReason, ChangeType, Notification, Record
-from declctl.runtime.handling.relocation import FreshnessProof
+from declctl.runtime.handling.moves import FreshnessProof
 
 CLOCK = ManualClock()
 
@@ -91,7 +91,7 @@ class MadeUpCache:
 
 
 def begun(move):
-    """A move that has compared all that there is."""
+    """The differences of a move that has compared all that there is."""
     for _ in move.begin():
         pass
     return move

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from declctl.runtime.handling.relocation import CacheLags, until_ready
+from declctl.runtime.handling.moves import CacheLags, until_ready
 from tests.rooms.runtime.moving_caches import MadeUpCache, proof_of
 
 

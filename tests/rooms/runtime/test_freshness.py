@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.objects import ChangeType, LabelSelector
-from declctl.runtime.handling.relocation import FreshnessProof, Move
+from declctl.runtime.handling.moves import FreshnessProof, MoveDifferences
 from tests.rooms.runtime.conftest import make_record
 from tests.rooms.runtime.moving_caches import CLOCK, MadeUpCache, begun, proof_of
 
@@ -201,7 +201,8 @@ def test_a_handler_that_moves_hears_what_one_watch_would_tell(
     """
     history = _history(events)
     old, new = _Watched(history, scopes[0]), _Watched(history, scopes[1])
-    ear, proof, move = _Ear(), FreshnessProof(["tell"], [old], new), Move([old], [new], clock=CLOCK)
+    ear, proof = _Ear(), FreshnessProof(["tell"], [old], new)
+    move = MoveDifferences([old], [new], clock=CLOCK)
     old.listeners.append(ear)
     for _ in range(head_start):
         old.advance()
@@ -233,7 +234,8 @@ def test_a_handler_that_moves_hears_what_one_watch_would_tell(
 
 
 def _told(gone, come):
-    return [(str(n.type), n.key, str(n.reason)) for n in begun(Move(gone, come, clock=CLOCK)).notifications]
+    found = begun(MoveDifferences(gone, come, clock=CLOCK)).notifications
+    return [(str(n.type), n.key, str(n.reason)) for n in found]
 
 
 def test_only_true_differences_are_told(record) -> None:
@@ -245,7 +247,7 @@ def test_only_true_differences_are_told(record) -> None:
         ("Deleted", "default/gone", "OutOfScope"),
         ("Added", "default/new", "Initial"),
     ]
-    notifications = begun(Move([before], [after], clock=CLOCK)).notifications
+    notifications = begun(MoveDifferences([before], [after], clock=CLOCK)).notifications
     assert [n.received_at for n in notifications] == [CLOCK.now().timestamp()] * 3
     before, after = MadeUpCache(record("a", uid="1")), MadeUpCache(record("a", uid="2"))
     assert [row[0] for row in _told([before], [after])] == ["Deleted", "Added"]

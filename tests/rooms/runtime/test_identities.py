@@ -7,7 +7,7 @@ import pytest
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import TransformId, WatchKey
 from declctl.manifest.values import EntryPoint
-from declctl.runtime.caching.identities import CacheIdentity, can_convert, match_caches
+from declctl.runtime.caching.identities import CacheIdentity, can_reproject, match_caches
 
 MANAGED = "metadata.managedFields"
 FRAMES, OBJECTS, METADATA = CacheMode.FRAMES, CacheMode.OBJECTS, CacheMode.METADATA_ONLY
@@ -57,7 +57,7 @@ def test_a_cache_becomes_another_if_it_holds_all_that_the_other_one_would(
     old: CacheIdentity, new: CacheIdentity, *, can: bool
 ) -> None:
     """Kept another way, or with less in it; never what was dropped, transformed or not asked for."""
-    assert can_convert(old, new) is can
+    assert can_reproject(old, new) is can
 
 
 def test_one_cache_becomes_one_other() -> None:

@@ -18,7 +18,7 @@ from declctl.objects import ChangeType, ObjectView
 from declctl.runtime.caching.managed_informer import call_for_last_objects
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.handler_slot import EventSlot
-from declctl.runtime.handling.relocation import Refilter
+from declctl.runtime.handling.moves import Refilter
 from declctl.testing import Logged
 from tests.rooms.runtime.conftest import Bench, rebind, stored
 from tests.rooms.runtime.moving_caches import CLOCK, MadeUpCache, begun

@@ -1,7 +1,7 @@
-"""Relocation: a reload gives a handler other caches, or another filter.
+"""Moves: a reload gives a handler other caches, or another filter.
 
-A `Move` has the objects that differ between the old caches and the new ones. A `Refilter` also has the
-objects that enter or leave the filter. Both are kept current while a reload is staged, so that the commit
+`MoveDifferences` are the objects that differ between the old caches and the new ones. A `Refilter` also has
+the objects that enter or leave the filter. Both are kept current while a reload is staged, so that the commit
 compares nothing. A `FreshnessProof` shows that a new cache is at least as new as the objects that the handler
 has received from the old ones: no handler goes back in time.
 """
@@ -54,7 +54,7 @@ def _ignore(_: str, __: EvaluationFailed) -> None:
     """The report of a caller that needs none."""
 
 
-class Move:
+class MoveDifferences:
     """The differences that a handler receives when it moves from some caches (`before`) to others (`after`).
 
     From `begin` to `close` it listens to all of these caches, and compares each object that changes there.
@@ -335,8 +335,8 @@ class Pair(NamedTuple):
     new: Record | None
 
 
-class Refilter(Move):
-    """A move of one handler from one filter to another, and maybe to other caches.
+class Refilter(MoveDifferences):
+    """The differences for one handler that gets another filter, and maybe other caches.
 
     Either filter may be missing. `report` takes the key of each object on which the expression of the new
     filter fails, which counts as false, or is slow. `judge` may be called by any thread, and calls `report`
@@ -431,19 +431,19 @@ class Refilter(Move):
         return tuple(msgspec.structs.replace(n, judged=True) for n in notifications if n.type in self._events)
 
 
-async def follow(moves: Sequence[Move], *, timeout: float) -> None:
-    """Begin the moves, and compare all cached objects. From then on, each change is compared when it comes.
+async def follow(differences: Sequence[MoveDifferences], *, timeout: float) -> None:
+    """Compare all cached objects. From then on, each change is compared when it comes.
 
     Raises ReloadRefused if a filter raises, or all of them take longer than `timeout` seconds.
     """
-    for move in moves:
-        for _ in move.begin():
+    for each in differences:
+        for _ in each.begin():
             await asyncio.sleep(0)
-    await call_for_objects(_refilters(moves), timeout=timeout)
+    await call_for_objects(_refilters(differences), timeout=timeout)
 
 
 async def until_ready(
-    moves: Sequence[Move],
+    differences: Sequence[MoveDifferences],
     proofs: Sequence[FreshnessProof],
     listening: Mapping[str, Collection[Registration]],
     indexes: Sequence[StagedFunction] = (),
@@ -455,13 +455,13 @@ async def until_ready(
 
     Three conditions hold in that turn. Each handler of `listening` (registrations by handler) has received
     the initial objects of its caches. All `proofs` succeed, so that no handler receives older states. The
-    filters of `moves` and the functions of `indexes` have been called with every object.
+    filters of `differences` and the functions of `indexes` have been called with every object.
 
     Proofs and listeners have `timeout` seconds together; each round of calls of filters and functions has as
     many again. After that, raises CacheLags if a proof has not succeeded, and ReloadRefused for the other
     conditions. Raises ReloadRefused if a filter raises.
     """
-    functions = (*indexes, *_refilters(moves))
+    functions = (*indexes, *_refilters(differences))
     deadline = clock.monotonic() + timeout
     relists = _Relists(clock)
     while True:
@@ -561,5 +561,5 @@ def _first_gap(proofs: Iterable[FreshnessProof]) -> FreshnessGap | None:
     return next((gap for proof in proofs if (gap := proof.remaining_gap()) is not None), None)
 
 
-def _refilters(moves: Sequence[Move]) -> Sequence[Refilter]:
-    return [move for move in moves if isinstance(move, Refilter)]
+def _refilters(differences: Sequence[MoveDifferences]) -> Sequence[Refilter]:
+    return [each for each in differences if isinstance(each, Refilter)]

@@ -16,12 +16,12 @@ from declctl.runtime.reloading.probation import CallComparison, ProbationPeriod,
 POLICY = ReloadSpec(probation_period=60.0, min_calls=20, max_error_ratio=0.5)
 
 
-def _trial(policy: ReloadSpec = POLICY) -> ProbationPeriod:
+def _period(policy: ReloadSpec = POLICY) -> ProbationPeriod:
     return ProbationPeriod(cast("Any", SimpleNamespace(number=1)), policy, began=100.0)
 
 
-def _verdict(trial: ProbationPeriod, now: float, *handlers: CallComparison) -> Verdict:
-    return trial.verdict({f"h{number}": each for number, each in enumerate(handlers)}, now=now)[0]
+def _verdict(period: ProbationPeriod, now: float, *handlers: CallComparison) -> Verdict:
+    return period.verdict({f"h{number}": each for number, each in enumerate(handlers)}, now=now)[0]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def _verdict(trial: ProbationPeriod, now: float, *handlers: CallComparison) -> V
 @pytest.mark.guarantee("G21")
 def test_the_verdict(new: Tally, old: Tally, now: float, verdict: Verdict):
     """After enough calls it goes if it fails more than the old code; else it stays after the period."""
-    assert _verdict(_trial(), now, CallComparison(new, old)) is verdict
+    assert _verdict(_period(), now, CallComparison(new, old)) is verdict
 
 
 TALLIES = st.builds(
@@ -56,7 +56,7 @@ WELL = CallComparison(Tally(5000, 0), Tally(5000, 0))
 def test_code_is_never_taken_back_for_nothing(handlers: list[tuple[Tally, Tally | None]], now: float):
     """Whatever the figures: what is taken back fails more than the old code, together or one by itself."""
     each = [CallComparison(new, old) for new, old in handlers]
-    if _verdict(_trial(), now, *each) is not Verdict.BREACHED:
+    if _verdict(_period(), now, *each) is not Verdict.BREACHED:
         return
     together = CallComparison(
         sum((one.new for one in each), Tally()), sum((one.old for one in each if one.old), Tally())
@@ -88,7 +88,7 @@ def test_code_is_never_taken_back_for_nothing(handlers: list[tuple[Tally, Tally 
 @pytest.mark.guarantee("G21")
 def test_a_handler_that_fails_is_not_hidden_by_those_that_succeed(one: CallComparison, verdict: Verdict):
     """Beside a handler with thousands of calls, one that was good and fails all of its calls is seen."""
-    assert _verdict(_trial(), 101.0, WELL, one) is verdict
+    assert _verdict(_period(), 101.0, WELL, one) is verdict
 
 
 BEGAN = 110.0
@@ -120,37 +120,35 @@ TIMED_OUT = (BEGAN, False)
 @pytest.mark.guarantee("G21")
 def test_a_handler_that_hangs_is_taken_back(one: CallComparison, seconds: float, verdict: Verdict):
     """As many calls hang as it may make at once: it makes no more, so that `minCalls` would never come."""
-    assert _verdict(_trial(), BEGAN + seconds, WELL, one) is verdict
+    assert _verdict(_period(), BEGAN + seconds, WELL, one) is verdict
 
 
 @pytest.mark.guarantee("G21")
 def test_what_hangs_at_the_end_of_the_probation_is_waited_for():
     """A call that began within it; for half of a short probation, and never more than 30 s."""
     late = CallComparison(Tally(9, 0), Tally(9, 0), [(159.0, True)])
-    assert _verdict(_trial(), 160.0, late) is Verdict.UNDECIDED
-    assert _verdict(_trial(), 189.0, late) is Verdict.UNDECIDED
-    assert _verdict(_trial(), 189.1, late) is Verdict.BREACHED
-    assert (
-        _verdict(_trial(), 170.0, CallComparison(Tally(10, 0), Tally(9, 0), [(161.0, True)]))
-        is Verdict.PASSED
-    )
-    assert _verdict(_trial(), 160.0, CallComparison(Tally(9, 0), None, [(159.0, True)])) is Verdict.PASSED
+    assert _verdict(_period(), 160.0, late) is Verdict.UNDECIDED
+    assert _verdict(_period(), 189.0, late) is Verdict.UNDECIDED
+    assert _verdict(_period(), 189.1, late) is Verdict.BREACHED
+    after = CallComparison(Tally(10, 0), Tally(9, 0), [(161.0, True)])
+    assert _verdict(_period(), 170.0, after) is Verdict.PASSED
+    assert _verdict(_period(), 160.0, CallComparison(Tally(9, 0), None, [(159.0, True)])) is Verdict.PASSED
     stuck = CallComparison(Tally(), Tally(9, 0), [(100.0, True)])
-    assert _verdict(_trial(replace(POLICY, probation_period=4.0)), 102.0, stuck) is Verdict.UNDECIDED
-    assert _verdict(_trial(replace(POLICY, probation_period=4.0)), 102.1, stuck) is Verdict.BREACHED
-    assert _verdict(_trial(replace(POLICY, probation_period=3600.0)), 130.1, stuck) is Verdict.BREACHED
+    assert _verdict(_period(replace(POLICY, probation_period=4.0)), 102.0, stuck) is Verdict.UNDECIDED
+    assert _verdict(_period(replace(POLICY, probation_period=4.0)), 102.1, stuck) is Verdict.BREACHED
+    assert _verdict(_period(replace(POLICY, probation_period=3600.0)), 130.1, stuck) is Verdict.BREACHED
 
 
 def test_some_probations_only_end():
     """With `maxErrorRatio: 1` no share is greater; once going back was refused, it is not tried for ever."""
-    trial = _trial(replace(POLICY, max_error_ratio=1.0))
+    period = _period(replace(POLICY, max_error_ratio=1.0))
     bad = CallComparison(Tally(90, 90), Tally(90, 0), [STUCK])
-    assert _verdict(trial, 159.0, bad) is Verdict.UNDECIDED
-    assert _verdict(trial, 200.0, bad) is Verdict.PASSED
-    trial = _trial()
-    trial.refused = True
-    assert _verdict(trial, 101.0, CallComparison(Tally(20, 20), Tally())) is Verdict.UNDECIDED
-    assert _verdict(trial, 160.0, CallComparison(Tally(20, 20), Tally())) is Verdict.PASSED
+    assert _verdict(period, 159.0, bad) is Verdict.UNDECIDED
+    assert _verdict(period, 200.0, bad) is Verdict.PASSED
+    period = _period()
+    period.refused = True
+    assert _verdict(period, 101.0, CallComparison(Tally(20, 20), Tally())) is Verdict.UNDECIDED
+    assert _verdict(period, 160.0, CallComparison(Tally(20, 20), Tally())) is Verdict.PASSED
 
 
 def test_what_had_failed_before_is_not_the_fault_of_new_code():
@@ -173,10 +171,10 @@ def test_what_failed_is_told_worst_first():
     each = {"ok": Tally(9, 0), "some": Tally(9, 1, "a: no"), "all": Tally(4, 4, "b: never")}
     assert what_failed(each) == "all 4 of 4 calls (b: never); some 1 of 9 calls (a: no)"
     failing = CallComparison(Tally(6, 6, "default/a: KeyError: 'x'"), Tally(50, 1))
-    _, why = _trial().verdict({"well": WELL, "notify": failing}, now=101.0)
+    _, why = _period().verdict({"well": WELL, "notify": failing}, now=101.0)
     assert why == "notify 6 of 6 calls (default/a: KeyError: 'x'); of generation 1 1 of 50 calls"
     hanging = CallComparison(Tally(), Tally(50, 0, longest=0.2), [STUCK])
-    _, why = _trial().verdict({"well": WELL, "notify": hanging}, now=145.0)
+    _, why = _period().verdict({"well": WELL, "notify": hanging}, now=145.0)
     assert why == (
         "notify: 1 call hangs for more than 30 s, and nothing else gets through; of generation 1 none took "
         "longer than 0.2 s"
