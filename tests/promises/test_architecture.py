@@ -1,4 +1,4 @@
-"""The architecture page names files that exist, and every room."""
+"""The pages for contributors name files that exist, every room and module, and all places of a change."""
 
 import ast
 import re
@@ -6,31 +6,39 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "declctl"
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
+CHANGES = (ROOT / "CONTRIBUTING.md").read_text().split("## Where do I change…")[1].split("```")[1].strip()
 
 
-def test_every_file_that_the_page_names_is_there():
-    """A stranger who follows the walk of an event finds each station."""
-    named: list[str] = []
-    for cell in re.findall(r"`[a-z_]+/[a-z_/]*\.py`(?:, `[a-z_]+\.py`)*", PAGE):
-        first, *others = re.findall(r"`([^`]+)`", cell)
-        named += [first, *(str(Path(first).parent / other) for other in others)]
-    assert len(named) > 15
-    assert [name for name in named if not (ROOT / "declctl" / name).is_file()] == []
+def test_every_file_that_the_pages_name_is_there():
+    """A stranger who follows a walk or a change finds each file."""
+    named = set(re.findall(r"\b[a-z]+/[a-z_/]+\.py", PAGE + (ROOT / "CONTRIBUTING.md").read_text()))
+    assert len(named) > 60
+    assert [name for name in named if not any((top / name).is_file() for top in (PACKAGE, ROOT))] == []
 
 
-def test_every_room_is_on_the_page():
-    """No room is built that the picture doesn't show."""
-    rooms = [path.parent.name for path in (ROOT / "declctl").glob("*/__init__.py")]
+def test_every_room_and_every_module_of_runtime_is_on_the_page():
+    """No room is built that the page doesn't show, and the largest one has each module in its place, once."""
+    rooms = [path.parent.name for path in PACKAGE.glob("*/__init__.py")]
     assert [room for room in rooms if f"`{room}`" not in PAGE] == []
+    block = PAGE.split("These are all its modules:")[1].split("```")[1]
+    listed = re.findall(r"\b[a-z_]+(?:/|\.py)(?=\s)", block)
+    files = (PACKAGE / "runtime").rglob("*.py")
+    found = [f"{path.parent.name}/" if path.name == "__init__.py" else path.name for path in files]
+    assert sorted([*listed, "runtime/"]) == sorted(found)
 
 
-def test_every_layer_of_runtime_is_on_the_page():
-    """The largest room has layers, and the page says what each is for."""
-    layers = [path.parent.name for path in (ROOT / "declctl" / "runtime").glob("*/__init__.py")]
-    assert layers
-    assert [layer for layer in layers if f" {layer}/ " not in PAGE] == []
+@pytest.mark.parametrize("change", re.split(r"\n(?! )", CHANGES))
+def test_a_change_is_made_in_all_files_that_know_it(change):
+    """Each file of a row has one of its words, and no other file of the package has."""
+    head, *files = change.split("\n")
+    words = head.partition(": ")[2].split(", ")
+    knowing = [path for path in PACKAGE.rglob("*.py") if any(word in path.read_text() for word in words)]
+    assert sorted(file.split()[0] for file in files) == sorted(str(p.relative_to(PACKAGE)) for p in knowing)
 
 
 # The library's factory takes a client where the informers' own takes any source: both names are public.
@@ -41,7 +49,7 @@ def test_a_class_name_stands_once_in_the_package():
     """A name in a log, a traceback or a search leads to one class."""
     names = Counter(
         node.name
-        for path in (ROOT / "declctl").rglob("*.py")
+        for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef)
     )
@@ -50,29 +58,18 @@ def test_a_class_name_stands_once_in_the_package():
 
 def test_no_chain_of_imports_is_long():
     """A reader who follows imports down from any module comes to the ground within twenty steps."""
-    imports = {module: _imports(path, module) for module, path in _modules().items()}
+    parts = {path: path.relative_to(ROOT).with_suffix("").parts for path in PACKAGE.rglob("*.py")}
+    paths = {".".join(names).removesuffix(".__init__"): path for path, names in parts.items()}
 
     @cache
     def height(module: str) -> int:
-        return 1 + max((height(other) for other in imports[module] if other in imports), default=0)
+        imported: set[str] = set()
+        for node in ast.parse(paths[module].read_text()).body:  # at the top of the file
+            if isinstance(node, ast.Import):
+                imported.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                inner = {f"{node.module}.{alias.name}" for alias in node.names}
+                imported.update(name if name in paths else node.module for name in inner)
+        return 1 + max((height(each) for each in imported - {module} if each in paths), default=0)
 
-    assert max(map(height, imports)) <= 20
-
-
-@cache
-def _modules() -> dict[str, Path]:
-    names = {path: path.relative_to(ROOT).with_suffix("").parts for path in (ROOT / "declctl").rglob("*.py")}
-    return {".".join(parts).removesuffix(".__init__"): path for path, parts in names.items()}
-
-
-def _imports(path: Path, module: str) -> set[str]:
-    """The modules that are imported at the top of a file; a name that is a module itself counts as that."""
-    known = _modules()
-    found: set[str] = set()
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            found.update(name if name in known else node.module for name in inner)
-    return found - {module}
+    assert max(map(height, paths)) <= 20
