@@ -143,6 +143,7 @@ def _run(what: str, display: str, source: bytes, seconds: float) -> bytes:
 
 
 def _scanned(source: bytes) -> bytes:
+    # As `syntax.parsed`, which this process can't import; and memory that is missing is told.
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):  # its import reports the fault

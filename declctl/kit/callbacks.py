@@ -96,6 +96,16 @@ def frames_of_threads() -> Mapping[int, FrameType]:
         return sys._current_frames()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
+class CodeLine(NamedTuple):
+    """A line of a function; its text is `file:line in name`."""
+
+    code: CodeType
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.code.co_filename}:{self.line} in {self.code.co_name}"
+
+
 def user_code_place(thread: int | None) -> str:
     """The outermost function of user code in a thread, as `file:line in name`; empty if there is none.
 
@@ -107,19 +117,7 @@ def user_code_place(thread: int | None) -> str:
         if _is_user_code(frame.f_code.co_filename):
             called = frame
         frame = frame.f_back
-    if called is None:
-        return ""
-    return f"{called.f_code.co_filename}:{called.f_lineno} in {called.f_code.co_name}"
-
-
-class CodeLine(NamedTuple):
-    """A line of a function; its text is `file:line in name`."""
-
-    code: CodeType
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.code.co_filename}:{self.line} in {self.code.co_name}"
+    return "" if called is None else str(CodeLine(called.f_code, called.f_lineno))
 
 
 def caller() -> CodeLine | None:

@@ -87,8 +87,7 @@ class HttpWire:
         compresses: bool,
     ) -> None:
         self._credentials = credentials
-        self._base = credentials.configuration.host
-        self._server = ServerUrl.of(self._base).url  # for messages: without credentials
+        self._server = ServerUrl.of(credentials.configuration.host).url  # for messages: without credentials
         self._headers = headers  # of every request
         self._clock = clock
         self._counters = counters
