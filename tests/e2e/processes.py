@@ -7,14 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 from urllib.error import HTTPError
 from urllib.parse import quote
 
@@ -54,7 +54,7 @@ def run(*words: str, cwd: Path | None = None, seconds: float = 60, **env: str) -
 
 
 class Declctl:
-    """One `declctl run`. `out` and `err` are its lines so far; they only grow."""
+    """One `declctl run`."""
 
     def __init__(
         self,
@@ -66,12 +66,10 @@ class Declctl:
     ) -> None:
         where = ["--admin", "127.0.0.1:0", *(["--kubeconfig", str(kubeconfig)] if kubeconfig else [])]
         command = [python, "-m", "declctl", "run", str(manifest), *where, *arguments]
-        self.out: list[str] = []
-        self.err: list[str] = []
+        self._out, self._err = _Lines(), _Lines()
         self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**(env or {}))
+            command, stdout=self._out.file, stderr=self._err.file, env=environment(**(env or {}))
         )
-        self._readers = [_reader(self._process.stdout, self.out), _reader(self._process.stderr, self.err)]
 
     def __enter__(self) -> Self:
         return self
@@ -88,6 +86,16 @@ class Declctl:
         self.kill()
         if kind is not None:  # pytest shows it beside the failure
             print("\n".join(["--- stdout", *self.out[-50:], "--- stderr", *self.err[-200:]]))
+
+    @property
+    def out(self) -> list[str]:
+        """The lines of its stdout so far."""
+        return self._out.read()
+
+    @property
+    def err(self) -> list[str]:
+        """The lines of its stderr so far."""
+        return self._err.read()
 
     @property
     def pid(self) -> int:
@@ -207,25 +215,30 @@ class Declctl:
         return self.wait(seconds=seconds)
 
     def wait(self, *, seconds: float = 60.0) -> int:
-        """Return its exit status when it ends by itself, with all it has said."""
-        status = self._process.wait(seconds)
-        for reader in self._readers:
-            reader.join(5.0)
-        return status
+        """Return its exit status when it ends by itself."""
+        return self._process.wait(seconds)
 
     def _at_rest(self) -> bool:
         handlers: Sequence[dict[str, Any]] = self.status()["handlers"]
         return all(handler["synced"] and not handler["queued"] for handler in handlers)
 
 
-def _reader(stream: IO[str] | None, lines: list[str]) -> threading.Thread:
-    assert stream is not None
+class _Lines:
+    """The whole lines that a child has written to `file`.
 
-    def read() -> None:
-        with stream:
-            for line in stream:
-                lines.append(line.rstrip("\n"))  # noqa: PERF401 - one by one: a test reads them meanwhile
+    What it wrote before it answered a request is here with the answer; the reader of a pipe may be late.
+    """
 
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    return thread
+    def __init__(self) -> None:
+        self.file = TemporaryFile()  # noqa: SIM115 - closed with this object
+        self._offset = 0
+        self._lines: list[str] = []
+
+    def read(self) -> list[str]:
+        """All of them; the list only grows."""
+        size = os.fstat(self.file.fileno()).st_size - self._offset
+        whole, newline, _ = os.pread(self.file.fileno(), size, self._offset).rpartition(b"\n")
+        if newline:
+            self._offset += len(whole) + 1
+            self._lines += whole.decode().split("\n")
+        return self._lines
