@@ -12,7 +12,6 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Any, Self
 from urllib.error import HTTPError
@@ -20,6 +19,8 @@ from urllib.parse import quote
 
 import pytest
 from waiting import until
+
+from tests.written import WrittenLines
 
 _ADMIN = re.compile(r"admin address http://([\d.]+:\d+)")
 _MOST_ASKED = 20  # attempts of a request that is answered 429
@@ -66,7 +67,7 @@ class Declctl:
     ) -> None:
         where = ["--admin", "127.0.0.1:0", *(["--kubeconfig", str(kubeconfig)] if kubeconfig else [])]
         command = [python, "-m", "declctl", "run", str(manifest), *where, *arguments]
-        self._out, self._err = _Lines(), _Lines()
+        self._out, self._err = WrittenLines(), WrittenLines()
         self._process = subprocess.Popen(
             command, stdout=self._out.file, stderr=self._err.file, env=environment(**(env or {}))
         )
@@ -221,24 +222,3 @@ class Declctl:
     def _at_rest(self) -> bool:
         handlers: Sequence[dict[str, Any]] = self.status()["handlers"]
         return all(handler["synced"] and not handler["queued"] for handler in handlers)
-
-
-class _Lines:
-    """The whole lines that a child has written to `file`.
-
-    What it wrote before it answered a request is here with the answer; the reader of a pipe may be late.
-    """
-
-    def __init__(self) -> None:
-        self.file = TemporaryFile()  # noqa: SIM115 - closed with this object
-        self._offset = 0
-        self._lines: list[str] = []
-
-    def read(self) -> list[str]:
-        """All of them; the list only grows."""
-        size = os.fstat(self.file.fileno()).st_size - self._offset
-        whole, newline, _ = os.pread(self.file.fileno(), size, self._offset).rpartition(b"\n")
-        if newline:
-            self._offset += len(whole) + 1
-            self._lines += whole.decode().split("\n")
-        return self._lines

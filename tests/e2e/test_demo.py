@@ -6,13 +6,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from processes import environment
 from waiting import until
+
+from tests.written import WrittenLines
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,25 +25,23 @@ class Demo:
         shutil.copytree(ROOT / "examples", folder / "examples")
         self.folder = folder
         self.handlers = folder / "examples" / "01-hello" / "handlers.py"
-        self.lines: list[str] = []
+        self._written = WrittenLines()
         self.process = subprocess.Popen(
             [sys.executable, str(folder / "examples" / "demo.py")],
-            stdout=subprocess.PIPE,
+            stdout=self._written.file,
             stderr=subprocess.STDOUT,
-            text=True,
             env=environment(),
             start_new_session=True,
         )
-        threading.Thread(target=self._read, daemon=True).start()
+
+    @property
+    def lines(self) -> list[str]:
+        """What it has printed so far."""
+        return self._written.read()
 
     def saw(self, pattern: str) -> bool:
         """Whether a line matches."""
-        return any(re.search(pattern, line) for line in list(self.lines))
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip())
+        return any(re.search(pattern, line) for line in self.lines)
 
 
 @pytest.fixture

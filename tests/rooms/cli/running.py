@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 from declctl.testing import until
+from tests.written import WrittenLines
 
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
@@ -35,30 +35,32 @@ def completed(folder: Path, *arguments: str, **env: str) -> subprocess.Completed
 
 
 class Running:
-    """`declctl run` with these arguments, begun in a folder; `lines` is all that it has printed."""
+    """`declctl run` with these arguments, begun in a folder."""
 
     def __init__(self, folder: Path, *arguments: str, env: Mapping[str, str]) -> None:
         self.folder = folder
-        self.lines: list[str] = []
+        self._written = WrittenLines()
         self.process = subprocess.Popen(
             [sys.executable, "-u", "-m", "declctl", "run", *arguments],
             cwd=folder,
             env=env,
-            stdout=subprocess.PIPE,
+            stdout=self._written.file,
             stderr=subprocess.STDOUT,
-            text=True,
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+
+    @property
+    def lines(self) -> list[str]:
+        """All that it has printed so far."""
+        return self._written.read()
 
     def said(self, words: str) -> list[str]:
         """The lines with these words."""
-        return [line.strip() for line in tuple(self.lines) if words in line]
+        return [line.strip() for line in self.lines if words in line]
 
     def wait_for(self, words: str, times: int = 1) -> None:
         """Return when so many lines have these words."""
         until(f"{times} x {words!r}", lambda: len(self.said(words)) >= times or self._over(), timeout=30)
-        assert len(self.said(words)) >= times, "".join(self.lines)
+        assert len(self.said(words)) >= times, "\n".join(self.lines)
 
     def stop(self) -> int:
         """End it as a kubelet does; its exit status."""
@@ -69,15 +71,9 @@ class Running:
         """End it at once."""
         self.process.kill()
         self.process.wait()
-        self._reader.join(10)
 
     def _over(self) -> bool:
         return self.process.poll() is not None
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout:
-            self.lines.extend(iter(self.process.stdout.readline, ""))
 
 
 def config_map(name: str) -> dict[str, object]:

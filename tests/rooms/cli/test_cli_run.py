@@ -195,4 +195,4 @@ def test_threads_of_handlers_do_not_keep_the_process(objects, begin, grace, sign
         running.process.send_signal(signal.SIGTERM)
         running.wait_for("stopping")
     assert running.stop() == status
-    assert running.said("threads that are no daemons run on (uploads"), "".join(running.lines)
+    assert running.said("threads that are no daemons run on (uploads"), "\n".join(running.lines)
