@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.catalogue import OURS
+from harness.catalogue import BEFORE, OURS
 from harness.results import Results
 from harness.tables import NONE, on_top, shown
 from harness.text import Table
@@ -119,6 +119,13 @@ BARS = (
     Bar("first Added, plain function, on top", 1.5, _added("sync"), "s CPU"),
     Bar("first Added, coroutine, on top", 1.0, _added("async"), "s CPU"),
     Bar("CPU for each MODIFIED, of typed protobuf's", 1.0, _to("flood_cpu", _TYPED, "sync"), "x"),
+    Bar(
+        "CPU for each MODIFIED, coroutine, of the baseline's",
+        1.0,
+        _to("flood_cpu", BEFORE, "async"),
+        "x",
+    ),
+    Bar("resident after sync, of the baseline's", 1.0, _to("sync_resident", BEFORE, "async"), "x"),
     Bar("wire to handler at 1,000/s, p50", 1.0, _plain("sync", "latency_p50"), "ms"),
     Bar("wire to handler at 1,000/s, p99", 4.0, _plain("sync", "latency_p99"), "ms"),
     Bar("the same with a core burning, p99", 25.0, _plain("burning", "latency_p99"), "ms"),

@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,11 @@ BENCHMARKS = Path(__file__).resolve().parents[1]
 PEERS = BENCHMARKS / "peers"
 BUILD = BENCHMARKS / ".build"
 _BUILD_SECONDS = 1800
+BASELINE = "4fef174"
+"""The commit of declctl that is measured in turns with this one, so that a drift is seen when it begins.
+
+It moves to a newer commit when that one is better in all rows, and not to hide that it is not.
+"""
 
 
 def go(folder: Path, name: str) -> Path:
@@ -57,6 +63,21 @@ def checkout() -> Path:
         [sys.executable, "-m", "compileall", "-q", str(BENCHMARKS.parent / "declctl"), str(PEERS)], BENCHMARKS
     )
     return Path(sys.executable)
+
+
+def baseline() -> Path:
+    """A folder with the package as it was at the baseline commit, compiled."""
+    tree = BUILD / f"baseline-{BASELINE}"
+    if not tree.is_dir():
+        BUILD.mkdir(exist_ok=True)
+        archive = BUILD / f"baseline-{BASELINE}.tar"
+        words = ["archive", "--output", str(archive), BASELINE, "declctl"]
+        _run([_toolchain("git"), *words], BENCHMARKS.parent)
+        with tarfile.open(archive) as packed:
+            packed.extractall(tree, filter="data")
+        archive.unlink()
+        _run([sys.executable, "-m", "compileall", "-q", str(tree)], BENCHMARKS)
+    return tree
 
 
 def peer_file(name: str) -> str:

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from harness.building import PEERS, cargo, checkout, go, peer_file, python
+from harness.building import BASELINE, PEERS, baseline, cargo, checkout, go, peer_file, python
 
 KINDS = ("pods", "configmaps", "secrets", "leases", "customs")
 TYPED = ("pods", "configmaps", "secrets", "leases")
 RECONCILERS = ("reconcile", "reconcile-status")
-BASE, RUN = "declctl", "declctl-run"
+BASE, RUN, BEFORE = "declctl", "declctl-run", "baseline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,10 @@ class Candidate:
 
 def _declctl(name: str) -> Callable[[], Sequence[str]]:
     return lambda: [str(checkout()), peer_file(name)]
+
+
+def _baseline() -> Sequence[str]:
+    return ["env", f"PYTHONPATH={baseline()}", *_declctl("declctl_run")()]
 
 
 def _client_go(mode: str) -> Callable[[], Sequence[str]]:
@@ -63,6 +67,13 @@ CANDIDATES = (
         _declctl("declctl_run"),
         "the same, with the manifest, the admin address and reloads",
         listeners=("none", "sync", "async", *RECONCILERS),
+    ),
+    Candidate(
+        BEFORE,
+        f"declctl run at {BASELINE}",
+        _baseline,
+        "as it was then",
+        listeners=("none", "sync", "async"),
     ),
     Candidate(
         "client-go",

@@ -110,7 +110,8 @@ def manifest(options: Any, admin: str) -> dict[str, Any]:
         handlers[0] |= {"mode": "Reconcile", "queue": {"concurrency": WORKERS}}
     spec = {
         "resources": [resource],
-        "writes": {"qps": 0},  # no limit, as the other peers
+        # No limit, as the other peers. Only where it matters: the baseline does not know the field.
+        **({"writes": {"qps": 0}} if options.listener in RECONCILERS else {}),
         "reload": {"watch": "Off"},
         "admin": {"bindAddress": admin},
     }

@@ -1,7 +1,7 @@
 """What is measured, and by whom."""
 
 import pytest
-from harness.catalogue import CANDIDATES, OURS
+from harness.catalogue import BEFORE, CANDIDATES, OURS
 from harness.driver import run
 from harness.faults import PeerUnavailable
 from harness.plans import Plan, full, quick
@@ -23,6 +23,8 @@ def test_ours_and_what_it_is_held_against_are_in_every_plan(plan: Plan) -> None:
     cache = [scenario for scenario in plan.scenarios if scenario.name == "cache"]
     taking = {c.key for scenario in cache for c in CANDIDATES if scenario.takes(c)}
     assert {*OURS, "client-go", "client-go-dynamic", "kube-rs"} <= taking
+    (coroutines,) = [scenario for scenario in plan.scenarios if scenario.name == "async"]
+    assert {*OURS, BEFORE} <= set(coroutines.peers)
 
 
 def test_no_peer_is_asked_for_what_it_cannot_do() -> None:
