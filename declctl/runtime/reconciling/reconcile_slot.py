@@ -46,9 +46,9 @@ from declctl.runtime.handling.outcomes import InvocationOutcome, LoopEnded, Susp
 from declctl.runtime.handling.tap import SECRET, TapSubject, is_secret
 from declctl.runtime.handling.write_loops import CallGuard
 from declctl.runtime.log import Log
-from declctl.runtime.reconciling.call_gate import CallGate
 from declctl.runtime.reconciling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
 from declctl.runtime.reconciling.mapping import KeySource, Mapped, UnusableValue
+from declctl.runtime.reconciling.unseen_writes import UnseenWrites
 from declctl.runtime.reconciling.waiting_changes import MOST_GONE, WaitingChange, WaitingChanges
 from declctl.runtime.tracing import TracedCall, tracing
 from declctl.workqueue import (
@@ -455,10 +455,10 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self.finalizers = FinalizerSteps()
         self.leftovers: LeftoverCache | None = None  # objects outside of the scope that have the finalizer
         wake = lambda: self.wake()  # noqa: E731, PLW0108 - the base class sets it later
-        self.gate = CallGate(clock=clock, report=self._report_lag, wake=wake)
+        self.unseen = UnseenWrites(clock=clock, report=self._report_lag, wake=wake)
         # All failed keys together share a token bucket (10 a second, burst 100), as in client-go.
         limiter = BucketRateLimiter(clock=clock).when
-        self._keys = ReconcileQueue[str](clock=clock, epochs=epochs, gate=self.gate, limiter=limiter)
+        self._keys = ReconcileQueue[str](clock=clock, epochs=epochs, gate=self.unseen, limiter=limiter)
         self._log = log
         # Keys of the first sync that are not reconciled yet; None when the reconciler has synced.
         self._initial: set[str] | None = set()
@@ -757,11 +757,11 @@ class ReconcileSlot(HandlerSlot[Reasons]):
     def written(self, written: Written, origin: WriteOrigin, caches: Iterable[ManagedInformer]) -> None:
         """Hold keys back until the caches have a write of this handler."""
         own_kind = _own_informers(self.binding)[0].identity.group_kind
-        self.gate.unseen.note(written, origin, caches, own_kind=own_kind)
+        self.unseen.note(written, origin, caches, own_kind=own_kind)
 
     def guard_by(self, guard: CallGuard) -> None:
         """Ask this guard about own writes of the handler."""
-        self.gate.guard = guard
+        self.unseen.guard = guard
 
     def _report_lag(self, message: str) -> None:
         self._log.warning(f"{self.name}: {message}", handler=self.name, generation=self.binding.generation)
@@ -775,10 +775,10 @@ class ReconcileSlot(HandlerSlot[Reasons]):
             unmapped=len(self._unmapped),
             no_keys=self._mapper.no_keys,
             watches=tuple(self._watches()),
-            cache_waits=self.gate.unseen.held_back,
-            cache_lags=self.gate.unseen.lagging,
+            cache_waits=self.unseen.held_back,
+            cache_lags=self.unseen.lagging,
             workqueue=self._keys.workqueue_statistics(),
-            own_writes=self.gate.own_writes,
+            own_writes=self.unseen.own_writes,
             finalizer=self.binding.plan.finalizer or None,
             finalized=self.finalizers.finalized,
             leftovers=0 if self.leftovers is None else self.leftovers.count,

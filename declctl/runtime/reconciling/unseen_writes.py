@@ -11,9 +11,9 @@ before: however many are held back, each step costs O(log n).
 
 import itertools
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import islice
@@ -21,8 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declctl.informer.informer import OnApplied, SharedIndexInformer
 from declctl.kit import Clock
+from declctl.kit.key_queue import QueueItem
 from declctl.objects import NO_ORDER, FieldSelector, LabelSelector, version_order
 from declctl.objects.resource import namespace_of
+from declctl.runtime.handling.write_loops import CallGuard, WriteLoops
+from declctl.workqueue import Admission, Reasons
 from declctl.writes import WriteOrigin, WriteVerb, Written
 
 if TYPE_CHECKING:  # for annotations alone
@@ -41,51 +44,38 @@ class UnseenWrite:
     cache: SharedIndexInformer
     key: str  # of the object
     uid: str
-    version: str  # that the write returned; empty for some deletes
+    version: str  # that the write returned; empty for the delete of an object that goes at once
     deletes: bool
-    selected: bool  # whether the cache selects the object in its new state
+    selected: bool  # whether the cache will have the object
     writer: str  # the key that was reconciled
     since: float  # monotonic seconds
     number: int = 0  # of all writes of the handler, in the order in which they were noted
-    is_over: bool = False  # no key waits for it any longer
 
     def is_seen(self) -> bool:
         """Whether the cache has the write, or a newer state. From any thread."""
-        cache, namespace = self.cache, namespace_of(self.key)
-        # Reads of an unsynced cache raise NotSynced. Its list will be newer than the write.
-        if cache.is_stopped or not cache.has_synced or not cache.follows(namespace):
+        cache = self.cache
+        # Reads of an unsynced cache raise NotSynced. Its list will be newer than the write, as that of a
+        # namespace which a selector has just matched.
+        if cache.is_stopped or not cache.has_synced:
             return True
-        # The same holds for a namespace that a selector has just matched.
-        if (version := cache.version_in(namespace)) is None:
+        if (version := cache.version_in(namespace_of(self.key))) is None:
             return True
         stored = cache.indexer.get_by_key(self.key)
-        if self.deletes:
-            # By uid: another object may have the name by now. An object with finalizers stays for a while.
-            if stored is None or stored.uid != self.uid:
-                return True
-            return bool(self.version) and _reaches(stored.resource_version, self.version)
-        # The store has all events up to this version; a bookmark moves it, too.
-        if _reaches(version, self.version):
+        # By uid: another object may have the name by now.
+        if not self.selected if stored is None else self.deletes and stored.uid != self.uid:
             return True
-        if stored is None:
-            return not self.selected
-        return _reaches(stored.resource_version, self.version)
+        # The store has all events up to its version; a bookmark moves it, too.
+        versions = version, "" if stored is None else stored.resource_version
+        return bool(self.version) and max(map(version_order, versions)) >= version_order(self.version)
 
     def __str__(self) -> str:
         what = "the delete" if self.deletes else f"version {self.version}"
         return f"{what} of {self.key} ({self.cache.name})"
 
 
-class HeldKey(NamedTuple):
-    """A key that was due, and is not reconciled before caches have its writes and `until` has passed."""
-
-    key: str
-    until: float  # monotonic seconds
-
-
 @dataclass(slots=True)
-class _Held:
-    """A held key. It waits for one thing after the other: its own writes, those of others, its time."""
+class _HeldKey:
+    """A key that is held back. It waits for its own writes, then for those of others, then for its time."""
 
     last: int  # the number of the last write that it waits for: later ones do not hold it back
     counts: bool  # towards `others`
@@ -93,76 +83,29 @@ class _Held:
     awaits_own: bool = True
 
 
-_Heap = list[tuple[tuple[int, str], int, UnseenWrite]]  # the order of a version, the number, and the write
-
-
-@dataclass(slots=True)
-class _Awaited:
-    """What is awaited of one cache."""
+class _Awaited(NamedTuple):
+    """What one cache lacks."""
 
     call: OnApplied
-    by_namespace: bool  # it follows a set of namespaces, each of which has a version of its own
-    versions: dict[str | None, _Heap] = field(
-        default_factory=dict[str | None, _Heap]
-    )  # by namespace, or None
-    deletes: dict[str, list[UnseenWrite]] = field(default_factory=dict[str, list[UnseenWrite]])  # by key
-    number: int = 0  # of writes that are not over
-
-    def add(self, write: UnseenWrite) -> None:
-        """Await a write: a delete without a version by its key, any other one by its version."""
-        self.number += 1
-        order = version_order(write.version)
-        if order == NO_ORDER:
-            self.deletes.setdefault(write.key, []).append(write)
-            return
-        heap = self.versions.setdefault(namespace_of(write.key) if self.by_namespace else None, [])
-        while heap and heap[0][2].is_over:  # as keys have waited for it for long enough
-            heappop(heap)
-        heappush(heap, (order, write.number, write))
-
-    def remove(self, write: UnseenWrite) -> None:
-        """Do not await a write any longer, which is over."""
-        self.number -= 1
-        if (deletes := self.deletes.get(write.key)) is not None and write in deletes:
-            deletes.remove(write)
-            if not deletes:
-                del self.deletes[write.key]
-
-    def take_seen(
-        self, cache: SharedIndexInformer, keys: Sequence[str] | None, namespace: str | None
-    ) -> list[UnseenWrite]:
-        """The writes that the cache has after changes, which are as for `OnApplied`."""
-        namespaces: Iterable[str | None] = tuple(self.versions)
-        if keys is None:
-            keys = [key for key in self.deletes if namespace in (None, namespace_of(key))]
-            namespaces = namespaces if namespace is None else (namespace,)
-        elif self.by_namespace:
-            namespaces = {namespace_of(key) for key in keys}
-        seen = [write for key in keys for write in self.deletes.get(key, ()) if write.is_seen()]
-        for each in namespaces:
-            version, heap = cache.version_in(each), self.versions.get(each, [])
-            # None: a namespace has left the set, with its objects.
-            is_over = version is None or cache.is_stopped
-            reached = version_order(version or "")
-            while heap and (is_over or heap[0][2].is_over or heap[0][0] <= reached):
-                seen.append(heappop(heap)[2])
-            if not heap:
-                self.versions.pop(each, None)
-        return [write for write in dict.fromkeys(seen) if not write.is_over]
+    writes: dict[str, list[UnseenWrite]]  # by key of the object, the longest awaited first; none is empty
 
 
 class UnseenWrites:
-    """The unseen writes of one reconciler, and the keys that they hold back. From any thread.
+    """The unseen writes of one reconciler: the gate of its queue (`workqueue.Gate`). From any thread.
 
-    `wake` is called when a key is released by a cache. `report` takes a message about a cache that lags.
+    It also holds a key back while it feeds itself, and skips one that is due because of its own writes alone
+    (`write_loops`). `wake` is called when a cache releases a key. `report` takes a message about a cache that
+    lags.
     """
 
     def __init__(
         self, *, clock: Clock, report: Callable[[str], None], wake: Callable[[], None] = lambda: None
     ) -> None:
-        self._clock = clock
+        self._now = clock.monotonic
         self._report = report
         self._wake = wake
+        self.guard: CallGuard = WriteLoops(clock=clock, report=report).guard("")  # against loops of writes
+        self.own_writes = 0  # times that a key was due because of its own writes alone, and was not taken
         self._lock = threading.Lock()  # guards all of the following
         self._turns = itertools.count()
         self._last = 0  # the number of the last write
@@ -171,11 +114,10 @@ class UnseenWrites:
         self._old: OrderedDict[int, UnseenWrite] = OrderedDict()
         self._shared: OrderedDict[int, UnseenWrite] = OrderedDict()
         self._own: dict[str, OrderedDict[int, UnseenWrite]] = {}  # by writer; none is empty
-        self._caches: dict[SharedIndexInformer, _Awaited] = {}  # by cache that lacks a write
-        self._held: dict[str, _Held] = {}  # by key
-        self._await_others: list[tuple[int, int, str]] = []  # a heap: `last`, the turn, and the held key
-        self._await_time: list[tuple[float, str]] = []  # a heap: `until` and held key
-        self._released: deque[str] = deque()  # keys of `_held` that wait for nothing any longer
+        self._awaited: dict[SharedIndexInformer, _Awaited] = {}  # by cache that lacks a write
+        self._held: dict[str, _HeldKey] = {}  # by key
+        self._await_others: list[tuple[int, int, str]] = []  # a heap: `last`, the turn, and the key
+        self._await_time: list[tuple[float, str]] = []  # a heap: `until`, which may have passed, and the key
         self._silent_until = float("-inf")  # monotonic seconds: no log line before this
         self.others = 0  # held keys that neither wait for their own writes nor loop
         self.held_back = 0  # calls that have waited for caches
@@ -212,23 +154,30 @@ class UnseenWrites:
                     self._shared[write.number] = write
                 self._await(write)
 
-    def hold(self, key: str, delay: float) -> bool:
-        """Hold a key back, if it has to wait for writes, or for a `delay` in seconds; returns whether it has.
-
-        It is held until `take_released` returns it.
-        """
+    def judge(self, item: QueueItem[Reasons]) -> Admission:
+        """What becomes of a key whose turn has come. A key that is held is so until `take_released`."""
+        # A retry and a Requeue have no versions: their keys are called in any case.
+        key, versions = item.key, item.value.versions
+        if versions and self.guard.is_own(key, versions):
+            self.own_writes += 1
+            return Admission.SKIP
+        delay = self.guard.delay(key)
         if not (self._young or self._old or delay > 0):
-            return False
+            return Admission.CALL
         with self._lock:
             now = self._expire()
             own = key in self._own
             if not (own or self._shared or delay > 0):
-                return False
+                return Admission.CALL
             self.held_back += bool(own or self._shared)
-            held = self._held[key] = _Held(self._last, not (own or delay > 0), now + delay)
+            held = self._held[key] = _HeldKey(self._last, not (own or delay > 0), now + delay)
             self.others += held.counts
             self._look(key, held)
-            return True
+            return Admission.HOLD
+
+    def begins(self, item: QueueItem[Reasons]) -> None:
+        """Notice that a worker gets a key."""
+        self.guard.begin(item.key, item.value.versions)
 
     def take_released(self) -> str | None:
         """A key that need not wait any longer, which is not held from now on; None if there is none."""
@@ -236,11 +185,9 @@ class UnseenWrites:
             return None
         with self._lock:
             now = self._expire()
-            while self._await_time and self._await_time[0][0] <= now:
-                self._released.append(heappop(self._await_time)[1])
-            if not self._released:
+            if not self._is_released(now):
                 return None
-            key = self._released.popleft()
+            key = heappop(self._await_time)[1]
             self.others -= self._held.pop(key).counts
             return key
 
@@ -250,22 +197,20 @@ class UnseenWrites:
             return None
         with self._lock:
             now = self._expire()
-            if self._released:
-                return 0.0
             moments = [until for until, _ in self._await_time[:1]]
             moments += [each.since + OTHERS_SECONDS for each in islice(self._young.values(), 1)]
             moments += [each.since + OWN_SECONDS for each in islice(self._old.values(), 1)]
             return max(0.0, min(moments) - now)
 
-    def held(self, most: int | None = None) -> Sequence[HeldKey]:
-        """The keys that are held back; the first `most` of them."""
+    def held(self) -> Sequence[tuple[str, float]]:
+        """The keys that are held back, each with the monotonic time before which it is not released."""
         with self._lock:
-            return [HeldKey(key, held.until) for key, held in islice(self._held.items(), most)]
+            return [(key, held.until) for key, held in self._held.items()]
 
     def clear(self) -> None:
         """Hold no key back any longer."""
         with self._lock:
-            for waiting in (self._held, self._await_others, self._await_time, self._released):
+            for waiting in (self._held, self._await_others, self._await_time):
                 waiting.clear()
             self.others = 0
 
@@ -273,58 +218,54 @@ class UnseenWrites:
         """The number of keys that are held back."""
         return len(self._held)
 
-    @property
-    def kept(self) -> int:
-        """The number of writes that are kept."""
-        return len(self._young) + len(self._old)
-
     # The methods below, but for `_applied`, are called under the lock.
 
-    def _look(self, key: str, held: _Held) -> None:
+    def _look(self, key: str, held: _HeldKey) -> None:
         """Let a held key wait for the next thing that it has to wait for."""
         if (own := self._own.get(key)) is not None and next(iter(own)) <= held.last:
             return
         held.awaits_own = False
         if self._shared and next(iter(self._shared)) <= held.last:
             heappush(self._await_others, (held.last, next(self._turns), key))
-        elif held.until > self._clock.monotonic():
-            heappush(self._await_time, (held.until, key))
         else:
-            self._released.append(key)
+            heappush(self._await_time, (held.until, key))
 
-    def _look_at_others(self) -> None:
-        """Let the keys go on whose writes of others are all over."""
-        first = next(iter(self._shared), self._last + 1)
-        while self._await_others and self._await_others[0][0] < first:
-            key = heappop(self._await_others)[2]
-            self._look(key, self._held[key])
+    def _is_released(self, now: float) -> bool:
+        """Whether a key of `_held` waits for nothing any longer."""
+        return bool(self._await_time) and self._await_time[0][0] <= now
 
     def _await(self, write: UnseenWrite) -> None:
         """Let the cache of a write tell when it has it."""
         cache = write.cache
-        awaited = self._caches.get(cache)
-        if awaited is None:
-            call, by_namespace = partial(self._applied, cache), cache.version_in(None) is None
-            awaited = self._caches[cache] = _Awaited(call, by_namespace)
-            cache.observe(call)
-        awaited.add(write)
+        if (awaited := self._awaited.get(cache)) is None:
+            awaited = self._awaited[cache] = _Awaited(partial(self._applied, cache), {})
+            cache.observe(awaited.call)
+        awaited.writes.setdefault(write.key, []).append(write)
 
-    def _applied(self, cache: SharedIndexInformer, keys: Sequence[str] | None, namespace: str | None) -> None:
-        """End the writes that a cache has now. On the machinery loop."""
+    def _applied(self, cache: SharedIndexInformer, keys: Sequence[str] | None, _: str | None) -> None:
+        """End the writes that a cache has now (`OnApplied`). On the machinery loop."""
         with self._lock:
-            awaited = self._caches.get(cache)
-            if awaited is None:
+            if (awaited := self._awaited.get(cache)) is None:
                 return
-            for write in awaited.take_seen(cache, keys, namespace):
-                self._end(write)
-            self._look_at_others()
-            wakes = bool(self._released)
+            writes = awaited.writes
+            for key in tuple(writes) if keys is None else keys:
+                self._end_seen(writes.get(key, ()))
+            # A change of another object shows all versions before it: the oldest writes are over, too.
+            while writes and self._end_seen(next(iter(writes.values()))):
+                pass
+            wakes = self._is_released(self._expire())
         if wakes:
             self._wake()
 
+    def _end_seen(self, writes: Iterable[UnseenWrite]) -> bool:
+        """End those of the writes that their cache has; returns whether there was one."""
+        seen = [write for write in writes if write.is_seen()]
+        for write in seen:
+            self._end(write)
+        return bool(seen)
+
     def _end(self, write: UnseenWrite) -> None:
         """Let no key wait for a write any longer."""
-        write.is_over = True
         for known in (self._young, self._old, self._shared):
             known.pop(write.number, None)
         own = self._own[write.writer]
@@ -334,15 +275,20 @@ class UnseenWrites:
         held = self._held.get(write.writer)
         if held is not None and held.awaits_own:
             self._look(write.writer, held)
-        awaited = self._caches[write.cache]
-        awaited.remove(write)
-        if not awaited.number:
-            del self._caches[write.cache]
-            write.cache.unobserve(awaited.call)
+        call, writes = self._awaited[write.cache]
+        writes[write.key].remove(write)
+        if not writes[write.key]:
+            del writes[write.key]
+        if not writes:
+            del self._awaited[write.cache]
+            write.cache.unobserve(call)
 
     def _expire(self) -> float:
-        """End the writes for which keys have waited for long enough; returns the monotonic time."""
-        now = self._clock.monotonic()
+        """End the writes for which keys have waited for long enough; returns the monotonic time.
+
+        Then let the keys go on whose writes of others are all over.
+        """
+        now = self._now()
         while self._young and now - (write := next(iter(self._young.values()))).since >= OTHERS_SECONDS:
             self._old[write.number] = self._young.pop(write.number)
             self._shared.pop(write.number, None)
@@ -350,26 +296,29 @@ class UnseenWrites:
             self._tell(write, now)
         while self._old and now - (write := next(iter(self._old.values()))).since >= OWN_SECONDS:
             self._end(write)
-        self._look_at_others()
+        first = next(iter(self._shared), self._last + 1)
+        while self._await_others and self._await_others[0][0] < first:
+            key = heappop(self._await_others)[2]
+            self._look(key, self._held[key])
         return now
 
     def _unseen(self, written: Written, origin: WriteOrigin, cache: "ManagedInformer") -> UnseenWrite | None:
         watch, metadata = cache.identity.watch, written.obj.get("metadata") or {}
-        deletes = written.verb is WriteVerb.DELETE
-        if watch.namespace not in (None, written.key.namespace):
-            return None
-        if not written.uid if deletes else version_order(written.resource_version) == NO_ORDER:
+        deletes, version = written.verb is WriteVerb.DELETE, written.resource_version
+        # An object with finalizers or a grace period goes on for a while.
+        if version_order(version) == NO_ORDER or (deletes and not metadata.get("deletionTimestamp")):
+            version = ""
+        if watch.namespace not in (None, written.key.namespace) or not (version or (deletes and written.uid)):
             return None  # nothing tells whether the cache has it
         return UnseenWrite(
             cache.informer,
             str(written.key),
             written.uid,
-            # Of an object that goes on for a while, with its finalizers or its grace period.
-            written.resource_version if not deletes or metadata.get("deletionTimestamp") else "",
+            version,
             deletes,
-            _selects(watch.label_selector, watch.field_selector, written.obj),
+            not deletes and _selects(watch.label_selector, watch.field_selector, written.obj),
             origin.key,
-            self._clock.monotonic(),
+            self._now(),
         )
 
     def _tell(self, write: UnseenWrite, now: float) -> None:
@@ -381,12 +330,6 @@ class UnseenWrites:
                 f"its own writes up to {OWN_SECONDS:.0f} s; other keys do not wait any longer, and may read "
                 "an older state"
             )
-
-
-def _reaches(version: str, other: str) -> bool:
-    """Whether a version is the other one or a newer one."""
-    orders = version_order(version), version_order(other)
-    return version == other or (NO_ORDER not in orders and orders[0] >= orders[1])
 
 
 def _selects(labels: str, fields: str, obj: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from declctl.kit import ManualClock
 from declctl.objects import Cause, GroupVersionKind, ObjectKey
 from declctl.runtime.handling.write_loops import LONGEST_DELAY, MOST_IN_A_MINUTE, WriteLoops, changed_fields
-from declctl.runtime.reconciling.call_gate import CallGate
+from declctl.runtime.reconciling.unseen_writes import UnseenWrites
 from declctl.workqueue import Reasons, ReconcileQueue
 from declctl.writes import WriteOrigin, WriteVerb, Written
 
@@ -241,9 +241,9 @@ def test_the_changed_fields_are_named_without_those_of_the_server() -> None:
 
 
 @pytest.fixture
-def gate(scene) -> CallGate:
+def gate(scene) -> UnseenWrites:
     """The gate of the handler web."""
-    made = CallGate(clock=scene.clock, report=scene.reports.append, wake=lambda: None)
+    made = UnseenWrites(clock=scene.clock, report=scene.reports.append)
     made.guard = scene.loops.guard("web")
     return made
 
