@@ -145,7 +145,7 @@ class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
     unread: DeclctlError | None = None  # the object could not be read: its cache has not synced, for example
     last: Implementation | None = None  # called after the hooks: removes the finalizer if they have succeeded
     unlimited: bool = False  # retried without `maxAttempts`; a Terminal still ends it
-    adds: bool = False  # it adds the finalizer; the hooks are called later, or now in a dry run
+    adds: bool = False  # it adds the finalizer; the hooks are called later
     requeue: Requeue | None = None  # the earliest that the hooks have returned
     caused_by: Sequence[str] = ()  # ids of events; empty without traces
 
@@ -271,7 +271,6 @@ class Reconciliations(Invocations[Reasons]):
         self._keys = queue
         self._reconciled = slot
         self.no_keys = 0  # values of mappings that are no keys
-        self._finalizers = slot.finalizers
 
     def _make(self, item: QueueItem[Reasons], binding: CallBinding) -> Reconciliation:
         retry: Retry | None = item.retry_state
@@ -319,21 +318,9 @@ class Reconciliations(Invocations[Reasons]):
         finalizer = _of_reconciler(binding).finalizer
         if finalizer is not None and obj is not None and not binding.target.disabled:
             try:
-                steps = self._finalizers.decide(
-                    binding,
-                    finalizer,
-                    obj,
-                    CallScope(request.key, obj, request.id, causes),
-                    retry,
-                    in_scope=in_scope,
-                    succeeds=lambda: invocation.has_succeeded,
-                )
+                self._reconciled.finalizers.decide(invocation, finalizer, obj, in_scope=in_scope)
             except DeclctlError as fault:  # the object can't be decoded
                 invocation.unread = fault
-            else:
-                invocation.implementations = steps.implementations
-                invocation.last, invocation.unlimited = steps.last, steps.unlimited
-                invocation.adds = steps.adds
         return invocation
 
     def delay(self, binding: CallBinding, attempt: int) -> float:
@@ -355,14 +342,16 @@ class Reconciliations(Invocations[Reasons]):
         super()._retry(invocation, outcome, delay)
 
     def _succeeded(self, invocation: Invocation[Reasons]) -> None:
-        """As of any item; a Requeue is noted, and the finalizer that was added is looked for."""
+        """As of any item; a Requeue is noted, and a key whose object got the finalizer comes again."""
         assert isinstance(invocation, Reconciliation)
+        item = invocation.item
         if invocation.requeue is not None:
-            cause = Cause("Requeue", invocation.binding.plan.resource, invocation.item.key, "Requested")
-            self._keys.requeue(invocation.item, invocation.requeue.after, cause)
+            cause = Cause("Requeue", invocation.binding.plan.resource, item.key, "Requested")
+            self._keys.requeue(item, invocation.requeue.after, cause)
             self._slot.wake()  # it may be due before all other keys: the workers look when
-        if invocation.adds:
-            self._look_again(invocation)
+        elif invocation.adds:
+            # It is held until the caches have the write, as after any write of the handler.
+            self._keys.add(item.key, Reasons(item.value.causes), Priority(item.priority), rests=False)
         super()._succeeded(invocation)
 
     def mapping_failed(
@@ -413,18 +402,6 @@ class Reconciliations(Invocations[Reasons]):
             generation=binding.generation,
             times=times,
         )
-
-    def _look_again(self, invocation: Reconciliation) -> None:
-        """Queue a key again if the cache shows its object with the finalizer already."""
-        binding, key = _of_reconciler(invocation.binding), invocation.item.key
-        assert binding.finalizer is not None
-        try:
-            due = self._finalizers.is_due(binding.finalizer, binding.read(key), key)
-        except DeclctlError:  # the cache can't be read: the key comes again with its next change
-            due = False
-        if due:
-            cause = Cause(str(ChangeType.MODIFIED), binding.plan.resource, key, str(ChangeReason.WATCH))
-            self._reconciled.queue_key(key, cause)
 
 
 class _Feed:
@@ -567,7 +544,8 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         if finalizer is None or self.leftovers is None:
             return False
         try:
-            return finalizer.has_left(notification) and not self.finalizers.has_released(notification)
+            uid = notification.record.uid
+            return finalizer.has_left(notification) and not self.finalizers.has_removed(notification.key, uid)
         except DeclctlError:  # the object can't be decoded
             return False
 
@@ -584,13 +562,13 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         `queued`: its key waits in the queue anyway.
         """
         try:
-            if not queued and self.finalizers.needs_call(finalizer, notification):
-                cause, reason = source.cause(notification), _reason(notification)
-                self.queue_key(notification.key, cause, _priority(notification), reason=reason)
             if notification.type is ChangeType.DELETED:
                 if self.leftovers is not None and self._may_have_left(finalizer, notification):
                     self.leftovers.object_left(notification)
                 self.finalizers.forget(notification.key)
+            elif not queued and finalizer.must_finalize(notification):
+                cause, reason = source.cause(notification), _reason(notification)
+                self.queue_key(notification.key, cause, _priority(notification), reason=reason)
         except DeclctlError as failure:  # the object can't be decoded: its next change is looked at
             place = f"{source.resource} {notification.key}"
             self._mapper.mapping_failed(self.binding, place, failure, None, None)
@@ -707,10 +685,9 @@ class ReconcileSlot(HandlerSlot[Reasons]):
     def is_idle(self) -> bool:
         """Whether no key waits, runs or backs off, and no change waits for its keys.
 
-        A key counts that comes as soon as the cache has its finalizer, and one that only waits for its
-        Requeue does not.
+        A key that only waits for its Requeue does not count.
         """
-        return super().is_idle and not (len(self._unmapped) or self.finalizers.awaited)
+        return super().is_idle and not len(self._unmapped)
 
     def cache_synced(self) -> None:
         """As of any handler; what waits for the reconciled kind is judged."""
@@ -771,7 +748,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         found = super().statistics()
         return replace(
             found,
-            queued=found.queued + len(self._unmapped) + self.finalizers.awaited,
+            queued=found.queued + len(self._unmapped),
             unmapped=len(self._unmapped),
             no_keys=self._mapper.no_keys,
             watches=tuple(self._watches()),
@@ -813,14 +790,14 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         """A key was reconciled or given up; it is held still. In the thread of a worker."""
         assert isinstance(invocation, Reconciliation)
         initial = self._initial
-        if initial is not None:
+        if initial is not None and not invocation.adds:
             initial.discard(invocation.item.key)
         if invocation.request.obj is None:
             self.forget_memo(invocation.item.key)
 
     def _look_synced(self) -> None:
         if self._initial_complete and not self._synced:
-            self._synced = not self._initial or (self._keys.idle and not self.finalizers.awaited)
+            self._synced = not self._initial or self._keys.idle
             if self._synced:
                 self._initial = None
 
