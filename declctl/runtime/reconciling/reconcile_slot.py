@@ -365,7 +365,7 @@ class Reconciliations(Invocations[Reasons]):
         """Count and log that a filter or a mapping has failed, as a failed call of the handler.
 
         `place` names the resource and its object. The next attempt is in `delay` seconds; None: the change is
-        given up. `first_failed` is the generation on which the change failed first; None for this one.
+        given up. `first_failed` is the generation on which the change failed first.
         """
         what = str(failure)
         self.figures.mapping_failed(
@@ -444,7 +444,6 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self._unmapped = WaitingChanges(self._judge_again, self._give_up, loop=loop, clock=clock)
         # By resource and mapping: a watch keeps its figures over reloads.
         self._led: dict[tuple[str, str], _LedChanges] = {}
-        self._unmapped_fault = ""  # the last failure of these
         self._skips_initial = False
         super().__init__(
             binding,
@@ -476,21 +475,19 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         for notification in notifications:
             self.finalizers.note_release(notification)
             skipped = notification.initial and self._skips_initial
-            failed: list[KeySource] = []
-            failures: list[DeclctlError] = []
+            failures: dict[KeySource, Sequence[DeclctlError]] = {}
             for source in self._sources.get(managed, ()):
                 left = source.keys_of is None and self._may_have_left(finalizer, notification)
                 mapped = (
                     Mapped() if skipped or left else self._add(source, notification, _reason(notification))
                 )
                 if mapped.failures:
-                    failed.append(source)
-                    failures += mapped.failures
+                    failures[source] = mapped.failures
                 if finalizer is not None and source.keys_of is None:
                     queued = left or bool(mapped.keys)
                     self._look_for_finalizer(source, finalizer, notification, queued=queued)
             if not skipped:
-                self._let_wait(managed, notification, failed, failures)
+                self._let_wait(managed, notification, failures)
         self.wake()
 
     def queue_key(
@@ -608,67 +605,65 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self,
         managed: ManagedInformer,
         notification: Notification,
-        failed: Sequence[KeySource],
-        failures: Sequence[DeclctlError],
+        failures: Mapping[KeySource, Sequence[DeclctlError]],
     ) -> None:
         """Let a change wait on which sources have failed, or on whose object they have failed before."""
         waiting = self._unmapped.get(managed, notification.key)
         if waiting is not None:
             # It is judged as a whole: the states in between lead nowhere by themselves.
             waiting.merge(notification)
-            waiting.sources = [s for s in self._sources[managed] if s in waiting.sources or s in failed]
+            waiting.sources = [s for s in self._sources[managed] if s in waiting.sources or s in failures]
             self._unmapped.wait(waiting, 0.0)
-        elif failed:
-            waiting = WaitingChange(managed, notification.key, (notification,), failed)
-            self._retry_or_give_up(waiting, failures)
+        elif failures:
+            self._retry_or_end(WaitingChange(managed, notification.key, (notification,), ()), failures)
 
-    def _judge_again(self, waiting: WaitingChange[KeySource]) -> None:
+    def _judge_again(self, waiting: WaitingChange) -> None:
         """Queue the keys to which a waiting change leads, or let it wait longer."""
-        failed: list[KeySource] = []
-        failures: list[DeclctlError] = []
+        failures: dict[KeySource, Sequence[DeclctlError]] = {}
         for source in waiting.sources:
             found = [self._add(source, change, None).failures for change in waiting.changes]
             if any(found):
-                failed.append(source)
-                failures += chain.from_iterable(found)
-        waiting.sources = failed
-        if failed:
-            self._retry_or_give_up(waiting, failures)
-        else:
-            self._unmapped.end(waiting)
+                failures[source] = tuple(chain.from_iterable(found))
+        self._retry_or_end(waiting, failures)
         self.wake()
 
-    def _retry_or_give_up(self, waiting: WaitingChange[KeySource], failures: Sequence[DeclctlError]) -> None:
-        """Let a change wait for its back-off, as often as the plan allows."""
-        most, binding = self.binding.plan.most_attempts, self.binding
-        faults = [failure for failure in failures if not isinstance(failure, NotSynced)]
-        waiting.is_unsynced = not faults
-        if not faults:
-            waiting.waits += 1
-            seconds = min(self._mapper.delay(binding, waiting.waits), LONGEST_WAIT_FOR_SYNC)
-            self._mapper.mapping_waits(binding, waiting.key, failures[0])
-            self._unmapped.wait(waiting, seconds)
-            return
-        waiting.attempts += 1
-        delay = None
-        if most is None or waiting.attempts < most:
-            delay = self._mapper.delay(binding, waiting.attempts)
-        place = f"{waiting.sources[0].resource} {waiting.key}"
-        self._mapper.mapping_failed(binding, place, faults[0], waiting.first_failed, delay)
-        self._unmapped_fault = f"{place}: {faults[0]}"
-        if waiting.first_failed is None:
-            waiting.first_failed = binding.generation
+    def _retry_or_end(
+        self, waiting: WaitingChange, failures: Mapping[KeySource, Sequence[DeclctlError]]
+    ) -> None:
+        """Let a change wait whose sources have failed, as often as the plan allows."""
+        waiting.sources, binding = tuple(failures), self.binding
+        found = tuple(chain.from_iterable(failures.values()))
+        fault = next((each for each in found if not isinstance(each, NotSynced)), None)
+        if fault is not None:
+            waiting.attempts += 1
+            most, delay = binding.plan.most_attempts, None
+            if most is None or waiting.attempts < most:
+                delay = self._mapper.delay(binding, waiting.attempts)
+            self._note_failure(waiting, fault, delay)
+        elif found:
+            # It is no attempt. The sync of a cache ends this wait before: then the kind is known.
+            waiting.fault, delay = "", LONGEST_WAIT_FOR_SYNC
+            self._mapper.mapping_waits(binding, waiting.key, found[0])
+        else:
+            delay = None
         if delay is None:
             self._unmapped.end(waiting)
         else:
             self._unmapped.wait(waiting, delay)
 
-    def _give_up(self, waiting: WaitingChange[KeySource]) -> None:
+    def _give_up(self, waiting: WaitingChange) -> None:
         """Drop a change, as too many objects that are gone wait."""
-        place = f"{waiting.sources[0].resource} {waiting.key}"
-        failure = HandlerFailed(f"more than {MOST_GONE:,} deleted objects wait for a filter or a mapping")
-        self._mapper.mapping_failed(self.binding, place, failure, waiting.first_failed, None)
+        fault = HandlerFailed(f"more than {MOST_GONE:,} deleted objects wait for a filter or a mapping")
+        self._note_failure(waiting, fault, None)
         self._unmapped.end(waiting)
+
+    def _note_failure(self, waiting: WaitingChange, fault: DeclctlError, delay: float | None) -> None:
+        """Note that a filter or a mapping has failed; `delay` is as in `mapping_failed`."""
+        place = f"{waiting.sources[0].resource} {waiting.key}"
+        waiting.fault = f"{place}: {fault}"
+        if waiting.first_failed is None:
+            waiting.first_failed = self.binding.generation
+        self._mapper.mapping_failed(self.binding, place, fault, waiting.first_failed, delay)
 
     @property
     def unmapped_changes(self) -> int:
@@ -678,8 +673,8 @@ class ReconcileSlot(HandlerSlot[Reasons]):
     @property
     def unmapped(self) -> str:
         """The changes whose keys are not known, in words; empty if there are none."""
-        number = self._unmapped.failing
-        return f"{self.name}: {number:,} changes lead to no key yet: {self._unmapped_fault}" if number else ""
+        faults = self._unmapped.faults
+        return f"{self.name}: {len(faults):,} changes lead to no key yet: {faults[-1]}" if faults else ""
 
     @property
     def is_idle(self) -> bool:
@@ -713,8 +708,8 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         for source in self._own_sources(managed):
             for record in records:
                 notification = Notification(_RESYNC, record, reason=_REPLAY, received_at=now)
-                mapped = self._add(source, notification, None)
-                self._let_wait(managed, notification, [source] * bool(mapped.failures), mapped.failures)
+                failures = self._add(source, notification, None).failures
+                self._let_wait(managed, notification, {source: failures} if failures else {})
         self.replayed += len(records)
         self.wake()
 

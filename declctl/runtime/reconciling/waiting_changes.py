@@ -9,33 +9,31 @@ that is gone. `ReconcileSlot` judges them.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
 
 import msgspec
 
 from declctl.kit import Clock, set_within
 from declctl.objects import ChangeType, Notification, merge
 from declctl.runtime.caching.managed_informer import ManagedInformer
+from declctl.runtime.reconciling.mapping import KeySource
 from declctl.workqueue import Reasons, ReconcileQueue
 
 MOST_GONE = 10_000  # objects that are gone, and wait; all others are in a cache anyway
 _SLICE = 20  # changes that are judged in one turn of the loop
-S = TypeVar("S")  # what leads from a change to keys: a KeySource
 _Id = tuple[ManagedInformer, str]
 _NONE = Reasons({})  # it is due, and that is all
 
 
-class WaitingChange(msgspec.Struct, Generic[S], eq=False):
+class WaitingChange(msgspec.Struct, eq=False):
     """The changes of one object to whose keys some sources could not lead."""
 
     managed: ManagedInformer
     key: str  # of the object
     changes: tuple[Notification, ...]  # one, or a Deleted and what came after it
-    sources: Sequence[S]  # that have to judge it
+    sources: Sequence[KeySource]  # that have to judge it
     attempts: int = 0  # that failed since its newest change, or since the newest code
     first_failed: int | None = None  # the generation on which it failed first
-    waits: int = 0  # times that it was judged before the kind of its keys was known; they are no attempts
-    is_unsynced: bool = False  # the newest was
+    fault: str = ""  # the newest failure, in words; empty while it waits for the kind of its keys
 
     def merge(self, newer: Notification) -> None:
         """Add a newer change of the object. Its new state is judged at once, as a first attempt."""
@@ -44,7 +42,7 @@ class WaitingChange(msgspec.Struct, Generic[S], eq=False):
         self.attempts = 0
 
 
-class WaitingChanges(Generic[S]):
+class WaitingChanges:
     """The waiting changes of one reconciler. Used on the machinery loop; `len` in any thread.
 
     `judge` is called with each change that is due, and then calls `wait` or `end` with it. `give_up` is
@@ -53,8 +51,8 @@ class WaitingChanges(Generic[S]):
 
     def __init__(
         self,
-        judge: Callable[[WaitingChange[S]], None],
-        give_up: Callable[[WaitingChange[S]], None],
+        judge: Callable[[WaitingChange], None],
+        give_up: Callable[[WaitingChange], None],
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
@@ -63,17 +61,17 @@ class WaitingChanges(Generic[S]):
         self._give_up = give_up
         self._loop = loop
         self._clock = clock
-        self._changes: dict[_Id, WaitingChange[S]] = {}
+        self._changes: dict[_Id, WaitingChange] = {}
         self._gone: dict[_Id, None] = {}  # those of them whose object is gone, the oldest first
         self._due: ReconcileQueue[_Id] = ReconcileQueue(clock=clock)
         self._moved = asyncio.Event()  # a time has come nearer
         self._task: asyncio.Task[None] | None = None  # judges what is due, while anything waits
 
-    def get(self, managed: ManagedInformer, key: str) -> WaitingChange[S] | None:
+    def get(self, managed: ManagedInformer, key: str) -> WaitingChange | None:
         """The waiting change of an object of an informer; None if there is none."""
         return self._changes.get((managed, key))
 
-    def wait(self, change: WaitingChange[S], seconds: float) -> None:
+    def wait(self, change: WaitingChange, seconds: float) -> None:
         """Judge a change in `seconds`, or earlier if it is due earlier."""
         identity = (change.managed, change.key)
         self._changes[identity] = change
@@ -88,31 +86,30 @@ class WaitingChanges(Generic[S]):
         if self._task is None or self._task.done():
             self._task = self._loop.create_task(self._judge_due(), name="waiting changes")
 
-    def end(self, change: WaitingChange[S]) -> None:
+    def end(self, change: WaitingChange) -> None:
         """Let a change wait no longer: its keys are known, or it is given up."""
-        self._forget((change.managed, change.key))
+        self._changes.pop((change.managed, change.key), None)
+        self._gone.pop((change.managed, change.key), None)
 
     def kind_may_be_known(self) -> None:
         """Judge the changes at once that wait for the kind of their keys."""
-        for identity, change in self._changes.items():
-            if change.is_unsynced:
-                self._due.add(identity, _NONE)
-        self._moved.set()
+        for change in self._changes.values():
+            if not change.fault:
+                self.wait(change, 0.0)
 
     @property
-    def failing(self) -> int:
-        """The number of objects on whose changes a filter or a mapping has failed."""
-        return sum(not change.is_unsynced for change in self._changes.values())
+    def faults(self) -> Sequence[str]:
+        """The newest failure of each change on which a filter or a mapping has failed."""
+        return [change.fault for change in self._changes.values() if change.fault]
 
-    def use(self, sources: Mapping[ManagedInformer, Sequence[S]]) -> None:
+    def use(self, sources: Mapping[ManagedInformer, Sequence[KeySource]]) -> None:
         """Judge all changes soon, by new sources. Drops the changes of informers without sources."""
-        for identity, change in tuple(self._changes.items()):
-            if found := sources.get(change.managed):
-                change.sources, change.attempts = found, 0
-                self._due.add(identity, _NONE)
+        for change in tuple(self._changes.values()):
+            change.sources, change.attempts = sources.get(change.managed, ()), 0
+            if change.sources:
+                self.wait(change, 0.0)
             else:
-                self._forget(identity)
-        self._moved.set()
+                self.end(change)
 
     def clear(self) -> int:
         """Drop all changes; returns how many."""
@@ -128,24 +125,16 @@ class WaitingChanges(Generic[S]):
         """The number of objects whose changes wait."""
         return len(self._changes)
 
-    def _forget(self, identity: _Id) -> None:
-        self._changes.pop(identity, None)
-        self._gone.pop(identity, None)
-
     async def _judge_due(self) -> None:
         while (seconds := self._due.next_due()) is not None:
             if seconds > 0:
                 self._moved.clear()
                 await set_within(self._moved, seconds, clock=self._clock)
-                continue
-            judged = 0
-            while (item := self._due.take()) is not None:
-                change = self._changes.get(item.key)
-                if change is not None:
+            for _ in range(_SLICE):
+                if (item := self._due.take()) is None:
+                    break
+                if (change := self._changes.get(item.key)) is not None:
                     self._judge(change)
                 self._due.done(item)
-                judged += 1
-                # User code may have judged for long: events go first.
-                if judged % _SLICE == 0:
-                    await asyncio.sleep(0)
+            # User code may have judged for long: events go first.
             await asyncio.sleep(0)
