@@ -75,7 +75,7 @@ def make_parts(process: Process, *, history: ReloadHistory, restart: Callable[[s
     slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
     schedules = Schedules(clock=clock, log=log)
     writing = make_writing_parts(process, caches, slots)
-    leftovers = Leftovers(client, tasks=process.tasks, clock=clock, log=log)
+    leftovers = Leftovers(client, process.tasks, clock, log)
     stray = StrayFinalizers(client, controller=process.name, caches=caches, slots=slots, clock=clock, log=log)
     services = make_services(process, caches, writing)
     reloader = Reloader(

@@ -51,15 +51,15 @@ def _ignore(_: EvaluationFailed) -> None:
     """The report of a caller that needs none."""
 
 
-class WatchStatistics(msgspec.Struct, frozen=True):
+class WatchStatistics(msgspec.Struct):
     """What a watch of a reconciler has led to since the process started; equal watches are one."""
 
     resource: str
     map_to: str  # in the words of the manifest
-    led: int  # changes that have led to keys
-    keys: int  # to which they have led, one for each change and key
-    led_nowhere: int  # changes that have led to no key: by the filter, or because there is none
-    no_keys: int  # values that are no keys
+    led: int = 0  # changes that have led to keys
+    keys: int = 0  # to which they have led, one for each change and key
+    led_nowhere: int = 0  # changes that have led to no key: by the filter, or because there is none
+    no_keys: int = 0  # values that are no keys
 
 
 class HandlerStatistics(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ import msgspec
 
 from declctl.errors import DeclctlError, WriteError
 from declctl.hooks.calls import Implementation, ReconcileTarget
-from declctl.objects import ChangeType, GroupVersionKind, Notification, ObjectView, Requeue
+from declctl.objects import GroupVersionKind, Notification, ObjectView, Requeue
 from declctl.runtime.handling.binding import CallBinding
 from declctl.runtime.handling.context import HandlerWrites
 from declctl.runtime.handling.invocation import Retry
@@ -58,9 +58,7 @@ class HandlerFinalizer(msgspec.Struct, frozen=True):
 
     def has_left(self, notification: Notification) -> bool:
         """Whether a Deleted may mean an object that is still there, with the finalizer. Raises as above."""
-        if not self.may_leave or notification.type is not ChangeType.DELETED:
-            return False
-        return self.name in finalizers_of(notification.record.read())
+        return self.may_leave and self.name in finalizers_of(notification.record.read())
 
 
 class FinalizerSteps:
@@ -174,7 +172,7 @@ def _step(
     *,
     then: Callable[[object], Requeue | None] = lambda _: None,
 ) -> Implementation:
-    """A step of a call that the runtime takes, in the form of a hook. It returns `then` of what was written."""
+    """A step of a call that the runtime takes, in the form of a hook. It returns `then` of its write."""
 
     async def awaited() -> Requeue | None:
         write = start()

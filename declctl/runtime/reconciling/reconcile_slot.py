@@ -7,14 +7,15 @@ a reload leaves the queue alone, and drains the running calls only.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from random import getrandbits
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from declctl.errors import DeclctlError, HandlerFailed, NotSynced, Terminal, UnknownNamespace
@@ -40,7 +41,7 @@ from declctl.runtime.handling.binding import CallBinding, HandlerStatistics, Wat
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
 from declctl.runtime.handling.failure_log import failure_type
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
-from declctl.runtime.handling.invocation import Invocation, MemoOf, ReportOf, Retry
+from declctl.runtime.handling.invocation import Invocation, MemoOf, ReportOf, Retry, waits_of
 from declctl.runtime.handling.invocations import LONGEST_WAIT_FOR_SYNC, Invocations
 from declctl.runtime.handling.outcomes import InvocationOutcome, LoopEnded, Suspended
 from declctl.runtime.handling.tap import SECRET, TapSubject, is_secret
@@ -60,6 +61,9 @@ from declctl.workqueue import (
 )
 from declctl.writes import CallScope, WriteOrigin, Written
 
+if TYPE_CHECKING:  # for annotations alone
+    from declctl.runtime.reconciling.leftovers import HandlerLeftovers
+
 _JITTER = 0.1  # of a back-off
 _MOST_SHOWN = 3  # values in a log line
 _RESYNC, _REPLAY = ChangeType.RESYNC, ChangeReason.REPLAY
@@ -68,12 +72,12 @@ _OUT_OF_SCOPE = str(ChangeReason.OUT_OF_SCOPE)
 _LIVE = frozenset(map(str, (ChangeReason.WATCH, ChangeReason.RELIST, ChangeReason.OUT_OF_SCOPE)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileBinding(HandlerBinding):
     """The binding of a reconciler. `informers` are those of all its sources, each once."""
 
-    sources: Sequence[KeySource] = ()  # what leads to keys; the reconciler's own resource comes first
-    lister: Lister | None = None  # of the objects that it reconciles; never None
+    sources: Sequence[KeySource]  # what leads to keys; the reconciler's own resource comes first
+    lister: Lister  # of the objects that it reconciles
     finalizer: HandlerFinalizer | None = None
 
     @property
@@ -98,56 +102,20 @@ class ReconcileBinding(HandlerBinding):
         None if there is none, also for a key of a namespace that is not watched: an object that has left the
         scope, or a mapping, may lead to it.
         """
-        assert self.lister is not None
         try:
             return (self.lister if snapshot is None else snapshot).get(key)
         except UnknownNamespace:
             return None
 
 
-class _LedChanges(msgspec.Struct):
-    """The counts of one watch, as in WatchStatistics. Written on the machinery loop."""
-
-    led: int = 0
-    keys: int = 0
-    led_nowhere: int = 0
-    no_keys: int = 0
-
-
-class LeftoverCache(Protocol):
-    """The objects outside of the scope of a handler that have its finalizer."""
-
-    def get(self, key: str) -> ObjectView | None:
-        """The newest state of an object; None if it is not known. From any thread."""
-        ...
-
-    @property
-    def count(self) -> int:
-        """The number of objects that are known. From any thread."""
-        ...
-
-    def is_undecided(self, key: str) -> bool:
-        """Whether it is not known yet if an object has left the scope, or is gone. From any thread."""
-        ...
-
-    def object_left(self, notification: Notification) -> None:
-        """Find out whether an object with the finalizer has left the scope, or is gone.
-
-        If it is gone, `object_gone` of the slot is called. On the machinery loop.
-        """
-        ...
-
-
 class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
     """One call of a reconciler for a key."""
 
     request: Request
-    unread: DeclctlError | None = None  # the object could not be read: its cache has not synced, for example
     last: Implementation | None = None  # called after the hooks: removes the finalizer if they have succeeded
     unlimited: bool = False  # retried without `maxAttempts`; a Terminal still ends it
     adds: bool = False  # it adds the finalizer; the hooks are called later
     requeue: Requeue | None = None  # the earliest that the hooks have returned
-    caused_by: Sequence[str] = ()  # ids of events; empty without traces
 
     @property
     def subject(self) -> str:
@@ -185,7 +153,7 @@ class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
 
     def events(self) -> Sequence[str]:
         """The ids of changes that have led to the key, which are noted while there are traces."""
-        return self.caused_by
+        return self.item.value.events
 
     @property
     def kind(self) -> str:
@@ -217,13 +185,14 @@ class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
         False for a reconciler without code, and for an object that is being deleted without the finalizer of
         the handler.
         """
-        if self.unread is not None:
-            self.failures.append(self.unread)
-            self.implementations = ()
-            return True
         if self.last is not None:
             self.implementations = (*self.implementations, self.last)
-        return bool(self.implementations)
+        return bool(self.implementations or self.failures)
+
+    def can_not_read(self, fault: DeclctlError) -> None:
+        """Call nothing, because the object can't be read: its cache has not synced, for example."""
+        self.failures.append(fault)
+        self.implementations = ()
 
     def take_snapshots(self) -> None:
         """No effect: `Reconciliations` has taken them before it has read the object of the request."""
@@ -268,25 +237,21 @@ class Reconciliations(Invocations[Reasons]):
         log: Log,
     ) -> None:
         super().__init__(slot, queue, loop=loop, clock=clock, log=log)
-        self._keys = queue
         self._reconciled = slot
         self.no_keys = 0  # values of mappings that are no keys
 
     def _make(self, item: QueueItem[Reasons], binding: CallBinding) -> Reconciliation:
         retry: Retry | None = item.retry_state
-        obj = unread = None
-        in_scope, undecided = True, False
-        snapshots = own = None
+        own, left = _of_reconciler(binding), self._reconciled.leftovers
+        obj = unread = snapshots = None
+        in_scope = True
         try:
             # First: the object of a snapshot is also that of the request, and the state of it that decides
             # whether it is reconciled or finalized.
-            if binding.snapshots is not None:
-                snapshots = binding.snapshots.take()
-                own = snapshots.get(binding.plan.resource)
-            obj = _of_reconciler(binding).read(item.key, own)
-            if obj is None and (left := self._reconciled.leftovers) is not None:
+            snapshots = None if binding.snapshots is None else binding.snapshots.take()
+            obj = own.read(item.key, None if snapshots is None else snapshots.get(binding.plan.resource))
+            if obj is None and left is not None:
                 obj, in_scope = left.get(item.key), False
-                undecided = obj is None and left.is_undecided(item.key)
         except NotSynced as fault:
             unread = fault
         causes, before = tuple(item.value.causes), None if retry is None else retry.request
@@ -295,7 +260,7 @@ class Reconciliations(Invocations[Reasons]):
         request = Request(
             key=ObjectKey(item.key),
             obj=obj,
-            attempt=item.attempts + 1 - (0 if retry is None else retry.waits),
+            attempt=item.attempts + 1 - waits_of(item),
             causes=causes,
             id=before.id if before is not None and same else f"{getrandbits(128):032x}",
         )
@@ -307,20 +272,20 @@ class Reconciliations(Invocations[Reasons]):
             reconcile_target(binding).reconciling,
             self._slot.replace_worker,
             request=request,
-            unread=unread,
             snapshots=snapshots,
             lag=None if item.value.changed_at is None else began - item.value.changed_at,
-            caused_by=item.value.events,
         )
-        if undecided:
-            # The handler would take it for one that is gone. If it is, its key is queued again.
-            invocation.implementations = ()
-        finalizer = _of_reconciler(binding).finalizer
-        if finalizer is not None and obj is not None and not binding.target.disabled:
+        if unread is not None:
+            invocation.can_not_read(unread)
+        elif obj is None:
+            if left is not None and left.is_undecided(item.key):
+                # The handler would take it for one that is gone. If it is, its key is queued again.
+                invocation.implementations = ()
+        elif own.finalizer is not None and not binding.target.disabled:
             try:
-                self._reconciled.finalizers.decide(invocation, finalizer, obj, in_scope=in_scope)
+                self._reconciled.finalizers.decide(invocation, own.finalizer, obj, in_scope=in_scope)
             except DeclctlError as fault:  # the object can't be decoded
-                invocation.unread = fault
+                invocation.can_not_read(fault)
         return invocation
 
     def delay(self, binding: CallBinding, attempt: int) -> float:
@@ -341,37 +306,18 @@ class Reconciliations(Invocations[Reasons]):
             invocation.item.value = Reasons(invocation.item.value.causes)
         super()._retry(invocation, outcome, delay)
 
-    def _succeeded(self, invocation: Invocation[Reasons]) -> None:
-        """As of any item; a Requeue is noted, and a key whose object got the finalizer comes again."""
-        assert isinstance(invocation, Reconciliation)
-        item = invocation.item
-        if invocation.requeue is not None:
-            cause = Cause("Requeue", invocation.binding.plan.resource, item.key, "Requested")
-            self._keys.requeue(item, invocation.requeue.after, cause)
-            self._slot.wake()  # it may be due before all other keys: the workers look when
-        elif invocation.adds:
-            # It is held until the caches have the write, as after any write of the handler.
-            self._keys.add(item.key, Reasons(item.value.causes), Priority(item.priority), rests=False)
-        super()._succeeded(invocation)
-
-    def mapping_failed(
-        self,
-        binding: CallBinding,
-        place: str,
-        failure: DeclctlError,
-        first_failed: int | None,
-        delay: float | None,
-    ) -> None:
+    def mapping_failed(self, waiting: WaitingChange, fault: DeclctlError, delay: float | None) -> None:
         """Count and log that a filter or a mapping has failed, as a failed call of the handler.
 
-        `place` names the resource and its object. The next attempt is in `delay` seconds; None: the change is
-        given up. `first_failed` is the generation on which the change failed first.
+        The next attempt is in `delay` seconds; None: the change is given up.
         """
-        what = str(failure)
-        self.figures.mapping_failed(
-            binding, place, what, failure_type(failure), first_failed, again=delay is not None
-        )
-        self._failures.mapping_failed(place, binding.generation, failure, what, delay)
+        binding, what = self._reconciled.binding, str(fault)
+        place, kind = f"{waiting.sources[0].resource} {waiting.key}", failure_type(fault)
+        waiting.fault = f"{place}: {what}"
+        if waiting.first_failed is None:
+            waiting.first_failed = binding.generation
+        self.figures.mapping_failed(binding, place, what, kind, waiting.first_failed, again=delay is not None)
+        self._failures.mapping_failed(place, binding.generation, fault, what, delay)
 
     def mapping_waits(self, binding: CallBinding, key: str, fault: DeclctlError) -> None:
         """Count and log that a change waits until the reconciled kind is known, as a call for a cache."""
@@ -430,7 +376,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         epochs: EpochCounter | None = None,
     ) -> None:
         self.finalizers = FinalizerSteps()
-        self.leftovers: LeftoverCache | None = None  # objects outside of the scope that have the finalizer
+        self.leftovers: HandlerLeftovers | None = None  # objects that have left the scope with the finalizer
         wake = lambda: self.wake()  # noqa: E731, PLW0108 - the base class sets it later
         self.unseen = UnseenWrites(clock=clock, report=self._report_lag, wake=wake)
         # All failed keys together share a token bucket (10 a second, burst 100), as in client-go.
@@ -443,7 +389,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         # Changes whose keys are not known, as a filter or a mapping has failed on them.
         self._unmapped = WaitingChanges(self._judge_again, self._give_up, loop=loop, clock=clock)
         # By resource and mapping: a watch keeps its figures over reloads.
-        self._led: dict[tuple[str, str], _LedChanges] = {}
+        self._led: dict[tuple[str, str], WatchStatistics] = {}
         self._skips_initial = False
         super().__init__(
             binding,
@@ -455,9 +401,14 @@ class ReconcileSlot(HandlerSlot[Reasons]):
             shares_epochs=epochs is not None,
         )
 
+    @property
+    def binding(self) -> ReconcileBinding:
+        """The newest binding."""
+        return _of_reconciler(super().binding)
+
     def apply_policy(self, binding: HandlerBinding) -> None:
         """Take the sources and limits of a binding."""
-        sources = _of_reconciler(binding).sources
+        self._own, *_ = sources = _of_reconciler(binding).sources
         self._sources = {
             managed: [source for source in sources if managed in source.informers]
             for managed in binding.informers
@@ -471,21 +422,22 @@ class ReconcileSlot(HandlerSlot[Reasons]):
 
     def add_from(self, managed: ManagedInformer, notifications: Sequence[Notification]) -> None:
         """Queue the keys to which changes of an informer lead. Neither waits nor raises."""
-        finalizer = _of_reconciler(self.binding).finalizer
+        finalizer = self.binding.finalizer if managed in self._own.informers else None
         for notification in notifications:
             self.finalizers.note_release(notification)
             skipped = notification.initial and self._skips_initial
+            left = finalizer is not None and self._may_have_left(finalizer, notification)
             failures: dict[KeySource, Sequence[DeclctlError]] = {}
-            for source in self._sources.get(managed, ()):
-                left = source.keys_of is None and self._may_have_left(finalizer, notification)
-                mapped = (
-                    Mapped() if skipped or left else self._add(source, notification, _reason(notification))
-                )
+            queued = False
+            for source in () if skipped else self._sources.get(managed, ()):
+                if source is self._own and left:
+                    continue
+                mapped = self._add(source, notification, _version(notification))
+                queued = queued or bool(mapped.keys and source is self._own)
                 if mapped.failures:
                     failures[source] = mapped.failures
-                if finalizer is not None and source.keys_of is None:
-                    queued = left or bool(mapped.keys)
-                    self._look_for_finalizer(source, finalizer, notification, queued=queued)
+            if finalizer is not None and not (queued or left):
+                self._add_deleted(finalizer, managed, notification)
             if not skipped:
                 self._let_wait(managed, notification, failures)
         self.wake()
@@ -497,16 +449,16 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         priority: Priority = Priority.LIVE,
         *,
         rests: bool = True,
-        reason: Version | None = None,
+        version: Version | None = None,
         event_id: str = "",
     ) -> None:
         """Let a key be reconciled, because of a cause; with `rests`, after the debounce.
 
-        `reason` is the version of an object whose change is the cause; None for any other cause. `event_id`
+        `version` is that of an object whose change is the cause; None for any other cause. `event_id`
         is the id of the change, for traces. The workers are not woken.
         """
         changed_at = self._clock.monotonic() if cause.reason in _LIVE else None
-        reasons = Reasons({cause: None}, reason and (reason,), changed_at, (event_id,) if event_id else ())
+        reasons = Reasons({cause: None}, version and (version,), changed_at, (event_id,) if event_id else ())
         self._keys.add(key, reasons, priority, rests=rests)
 
     def let_finalizer_go(self, finalizer: str) -> None:
@@ -517,7 +469,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         before = self.finalizers.let_go(finalizer)
         if before and not finalizer and self.binding.plan.finalizer == before:
             resource = self.binding.plan.resource
-            for managed in _own_informers(self.binding):
+            for managed in self._own.informers:
                 for key in tuple(managed.informer.indexer.known()):
                     cause = Cause(str(_RESYNC), resource, key, str(_REPLAY))
                     self.queue_key(key, cause, Priority.BACKGROUND)
@@ -531,46 +483,36 @@ class ReconcileSlot(HandlerSlot[Reasons]):
 
     def object_gone(self, notification: Notification) -> None:
         """Queue the key of an object that might have left the scope, and is gone. Raises nothing."""
-        for managed in self._sources:
-            for source in self._own_sources(managed):
-                self._add(source, notification, _reason(notification))
+        self._add(self._own, notification, None)
         self.wake()
 
-    def _may_have_left(self, finalizer: HandlerFinalizer | None, notification: Notification) -> bool:
-        """Whether a Deleted may mean an object that lives on with the finalizer, outside of the scope."""
-        if finalizer is None or self.leftovers is None:
+    def _may_have_left(self, finalizer: HandlerFinalizer, notification: Notification) -> bool:
+        """Whether a Deleted may mean an object that lives on, outside of the scope; then it is looked for."""
+        if notification.type is not ChangeType.DELETED:
             return False
-        try:
-            uid = notification.record.uid
-            return finalizer.has_left(notification) and not self.finalizers.has_removed(notification.key, uid)
-        except DeclctlError:  # the object can't be decoded
-            return False
+        left, key = False, notification.key
+        with suppress(DeclctlError):  # the object can't be decoded
+            is_released = self.finalizers.has_removed(key, notification.record.uid)
+            left = finalizer.has_left(notification) and not is_released
+        self.finalizers.forget(key)
+        if self.leftovers is not None and left:
+            self.leftovers.object_left(notification)
+            return True
+        return False
 
-    def _look_for_finalizer(
-        self,
-        source: KeySource,
-        finalizer: HandlerFinalizer,
-        notification: Notification,
-        *,
-        queued: bool,
+    def _add_deleted(
+        self, finalizer: HandlerFinalizer, managed: ManagedInformer, notification: Notification
     ) -> None:
-        """Queue the key of an object that the handler's filter, types or `initialSync` must not keep away.
-
-        `queued`: its key waits in the queue anyway.
-        """
+        """Queue the key of an object to finalize, which filter, types or `initialSync` must not keep away."""
         try:
-            if notification.type is ChangeType.DELETED:
-                if self.leftovers is not None and self._may_have_left(finalizer, notification):
-                    self.leftovers.object_left(notification)
-                self.finalizers.forget(notification.key)
-            elif not queued and finalizer.must_finalize(notification):
-                cause, reason = source.cause(notification), _reason(notification)
-                self.queue_key(notification.key, cause, _priority(notification), reason=reason)
-        except DeclctlError as failure:  # the object can't be decoded: its next change is looked at
-            place = f"{source.resource} {notification.key}"
-            self._mapper.mapping_failed(self.binding, place, failure, None, None)
+            if notification.type is not ChangeType.DELETED and finalizer.must_finalize(notification):
+                cause, version = self._own.cause(notification), _version(notification)
+                self.queue_key(notification.key, cause, _priority(notification), version=version)
+        except DeclctlError as fault:  # the object can't be decoded: its next change is looked at
+            failed = WaitingChange(managed, notification.key, (notification,), (self._own,))
+            self._mapper.mapping_failed(failed, fault, None)
 
-    def _add(self, source: KeySource, notification: Notification, reason: Version | None) -> Mapped:
+    def _add(self, source: KeySource, notification: Notification, version: Version | None) -> Mapped:
         """Queue the keys to which a change leads, and return them with what has failed."""
         report = partial(self.invocations.report_expression, self.binding, notification.key)
         mapped = source.keys(notification, report)
@@ -580,26 +522,17 @@ class ReconcileSlot(HandlerSlot[Reasons]):
             for key in mapped.keys:
                 if notification.initial and self._initial is not None:
                     self._initial.add(key)
-                self.queue_key(key, cause, priority, reason=reason, event_id=event_id)
-        if source.keys_of is not None and notification.type in source.types and not mapped.failures:
-            self._count(source, mapped)
+                self.queue_key(key, cause, priority, version=version, event_id=event_id)
+        if source is not self._own and notification.type in source.types and not mapped.failures:
+            place = source.resource, source.way
+            counts = self._led.get(place) or self._led.setdefault(place, WatchStatistics(*place))
+            counts.led += bool(mapped.keys)
+            counts.led_nowhere += not mapped.keys
+            counts.keys += len(mapped.keys)
+            counts.no_keys += len(mapped.no_keys)
         if mapped.no_keys:
             self._mapper.found_no_keys(self.binding, source, notification, mapped.no_keys)
         return mapped
-
-    def _count(self, source: KeySource, mapped: Mapped) -> None:
-        """Count what a change of a watched resource has led to."""
-        counts = self._led.setdefault((source.resource, source.way), _LedChanges())
-        counts.led += bool(mapped.keys)
-        counts.led_nowhere += not mapped.keys
-        counts.keys += len(mapped.keys)
-        counts.no_keys += len(mapped.no_keys)
-
-    def _watches(self) -> Iterator[WatchStatistics]:
-        watches = ((watch.resource, str(watch.map_to)) for watch in self.binding.plan.watches)
-        for resource, way in dict.fromkeys(watches):
-            found = self._led.get((resource, way)) or _LedChanges()
-            yield WatchStatistics(resource, way, found.led, found.keys, found.led_nowhere, found.no_keys)
 
     def _let_wait(
         self,
@@ -639,7 +572,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
             most, delay = binding.plan.most_attempts, None
             if most is None or waiting.attempts < most:
                 delay = self._mapper.delay(binding, waiting.attempts)
-            self._note_failure(waiting, fault, delay)
+            self._mapper.mapping_failed(waiting, fault, delay)
         elif found:
             # It is no attempt. The sync of a cache ends this wait before: then the kind is known.
             waiting.fault, delay = "", LONGEST_WAIT_FOR_SYNC
@@ -654,16 +587,8 @@ class ReconcileSlot(HandlerSlot[Reasons]):
     def _give_up(self, waiting: WaitingChange) -> None:
         """Drop a change, as too many objects that are gone wait."""
         fault = HandlerFailed(f"more than {MOST_GONE:,} deleted objects wait for a filter or a mapping")
-        self._note_failure(waiting, fault, None)
+        self._mapper.mapping_failed(waiting, fault, None)
         self._unmapped.end(waiting)
-
-    def _note_failure(self, waiting: WaitingChange, fault: DeclctlError, delay: float | None) -> None:
-        """Note that a filter or a mapping has failed; `delay` is as in `mapping_failed`."""
-        place = f"{waiting.sources[0].resource} {waiting.key}"
-        waiting.fault = f"{place}: {fault}"
-        if waiting.first_failed is None:
-            waiting.first_failed = self.binding.generation
-        self._mapper.mapping_failed(self.binding, place, fault, waiting.first_failed, delay)
 
     @property
     def unmapped_changes(self) -> int:
@@ -701,21 +626,16 @@ class ReconcileSlot(HandlerSlot[Reasons]):
     @property
     def replayed_caches(self) -> Sequence[ManagedInformer]:
         """Those of the reconciler's own objects: what it watches beside them leads to the same keys."""
-        return [managed for managed in self.registrations if any(self._own_sources(managed))]
+        return [managed for managed in self.registrations if managed in self._own.informers]
 
     def replay(self, managed: ManagedInformer, records: Sequence[Record], now: float) -> None:
         """Queue the keys of the reconciler's own objects, for new code."""
-        for source in self._own_sources(managed):
-            for record in records:
-                notification = Notification(_RESYNC, record, reason=_REPLAY, received_at=now)
-                failures = self._add(source, notification, None).failures
-                self._let_wait(managed, notification, {source: failures} if failures else {})
+        for record in records:
+            notification = Notification(_RESYNC, record, reason=_REPLAY, received_at=now)
+            failures = self._add(self._own, notification, None).failures
+            self._let_wait(managed, notification, {self._own: failures} if failures else {})
         self.replayed += len(records)
         self.wake()
-
-    def _own_sources(self, managed: ManagedInformer) -> Iterator[KeySource]:
-        """The sources of an informer whose objects have the keys themselves."""
-        return (source for source in self._sources.get(managed, ()) if source.keys_of is None)
 
     def requeue(self, key: str) -> RequeueResult:
         """Let a key be reconciled that was given up, with its newest state."""
@@ -728,8 +648,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
 
     def written(self, written: Written, origin: WriteOrigin, caches: Iterable[ManagedInformer]) -> None:
         """Hold keys back until the caches have a write of this handler."""
-        own_kind = _own_informers(self.binding)[0].identity.group_kind
-        self.unseen.note(written, origin, caches, own_kind=own_kind)
+        self.unseen.note(written, origin, caches, own_kind=self.binding.object_kind)
 
     def guard_by(self, guard: CallGuard) -> None:
         """Ask this guard about own writes of the handler."""
@@ -741,12 +660,13 @@ class ReconcileSlot(HandlerSlot[Reasons]):
     def statistics(self) -> HandlerStatistics:
         """The figures of this moment."""
         found = super().statistics()
+        watches = dict.fromkeys((each.resource, str(each.map_to)) for each in self.binding.plan.watches)
         return replace(
             found,
             queued=found.queued + len(self._unmapped),
             unmapped=len(self._unmapped),
             no_keys=self._mapper.no_keys,
-            watches=tuple(self._watches()),
+            watches=tuple(copy(self._led.get(each) or WatchStatistics(*each)) for each in watches),
             cache_waits=self.unseen.held_back,
             cache_lags=self.unseen.lagging,
             workqueue=self._keys.workqueue_statistics(),
@@ -758,17 +678,12 @@ class ReconcileSlot(HandlerSlot[Reasons]):
 
     def continues_as(self, binding: HandlerBinding) -> bool:
         """Whether the binding has the same mode, and its own resource has the same kind."""
-        if not isinstance(binding, ReconcileBinding):
-            return False
-        own, other = (
-            {each.identity.group_kind for each in _own_informers(of)} for of in (self.binding, binding)
-        )
-        return own == other
+        return binding.reconciles and binding.object_kind == self.binding.object_kind
 
     def retime(self, period: float) -> None:
         """Reconcile all keys each `period` seconds from now on; never for 0."""
         for managed, registration in self.registrations.items():
-            if managed in _own_informers(self.binding):
+            if managed in self._own.informers:
                 registration.retime(period)
 
     def _make_invocations(self, clock: Clock, log: Log) -> Invocations[Reasons]:
@@ -776,19 +691,26 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         return self._mapper
 
     def _listen(self, managed: ManagedInformer, binding: HandlerBinding, *, initial: bool) -> Registration:
-        is_own = managed in _own_informers(binding)
-        period = binding.plan.resync_period if is_own else 0.0
+        period = binding.plan.resync_period if managed in binding.own_informers else 0.0
         feed = _Feed(self, managed)
         return managed.informer.add_listener(feed, resync_period=period, initial=initial, deferred=True)
 
     def ended(self, invocation: Invocation[Reasons]) -> None:
         """A key was reconciled or given up; it is held still. In the thread of a worker."""
         assert isinstance(invocation, Reconciliation)
-        initial = self._initial
-        if initial is not None and not invocation.adds:
-            initial.discard(invocation.item.key)
+        item, again = invocation.item, None if invocation.failures else invocation.requeue
+        if again is not None:
+            cause = Cause("Requeue", invocation.binding.plan.resource, item.key, "Requested")
+            self._keys.requeue(item, again.after, cause)
+            self.wake()  # it may be due before all other keys: the workers look when
+        elif invocation.adds and not invocation.failures:
+            # It is held back until the caches have the write, as after any write of the handler.
+            self._keys.add(item.key, Reasons(item.value.causes), Priority(item.priority), rests=False)
+            return
+        if self._initial is not None:
+            self._initial.discard(item.key)
         if invocation.request.obj is None:
-            self.forget_memo(invocation.item.key)
+            self.forget_memo(item.key)
 
     def _look_synced(self) -> None:
         if self._initial_complete and not self._synced:
@@ -811,7 +733,7 @@ def _priority(notification: Notification) -> Priority:
     return Priority.BACKGROUND if in_background else Priority.LIVE
 
 
-def _reason(notification: Notification) -> Version | None:
+def _version(notification: Notification) -> Version | None:
     """Uid and version of a Modified of the watch, which is one write; None for any other change."""
     if notification.type is not ChangeType.MODIFIED or notification.reason is not ChangeReason.WATCH:
         return None
@@ -821,8 +743,3 @@ def _reason(notification: Notification) -> Version | None:
 def _of_reconciler(binding: CallBinding) -> ReconcileBinding:
     assert isinstance(binding, ReconcileBinding)  # `continues_as` refuses all others
     return binding
-
-
-def _own_informers(binding: CallBinding) -> Sequence[ManagedInformer]:
-    """The informers of the objects that a binding reconciles."""
-    return _of_reconciler(binding).sources[0].informers

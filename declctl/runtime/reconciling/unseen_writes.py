@@ -129,7 +129,7 @@ class UnseenWrites:
         origin: WriteOrigin,
         caches: "Iterable[ManagedInformer]",
         *,
-        own_kind: tuple[str, str],
+        own_kind: tuple[str, str] | None,
     ) -> None:
         """Keep a write that the server has stored, for each cache that may have its object.
 

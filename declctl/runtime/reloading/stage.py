@@ -519,7 +519,7 @@ class _Bindings(msgspec.Struct, frozen=True):
             informers=tuple(listened),
             plural=binding.plural,
             sources=tuple(sources),
-            lister=kind.lister,
+            lister=self.listers[handler.resource],
             finalizer=self._finalizer(handler, gvk, binding.informers),
         )
 

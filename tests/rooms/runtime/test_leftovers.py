@@ -15,7 +15,7 @@ from declctl.kit import Latch, ManualClock
 from declctl.manifest.plan import WatchKey
 from declctl.objects import ChangeType, GroupVersionKind, Notification
 from declctl.runtime.reconciling.finalizers import HandlerFinalizer
-from declctl.runtime.reconciling.leftovers import HandlerLeftovers
+from declctl.runtime.reconciling.leftovers import HandlerLeftovers, Leftovers
 from declctl.testing import Logged
 from tests.rooms.runtime.conftest import make_record
 
@@ -29,6 +29,12 @@ def config_map(name: str, namespace: str, *finalizers: str, deleted: bool = Fals
     if deleted:
         metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+
+def finalizer_of(name: str = NAME, *, may_leave: bool = True) -> HandlerFinalizer:
+    """A finalizer that writes nothing."""
+    writes = lambda scope: pytest.fail("nothing is written here")  # noqa: E731
+    return HandlerFinalizer(name, KIND, writes, reads_first=False, dry_run=False, may_leave=may_leave)
 
 
 class Scene:
@@ -48,7 +54,8 @@ class Scene:
             add_leftover=lambda change: self.queued.append(change.key),
             object_gone=lambda change: self.gone.append(change.key),
         )
-        self.leftovers = HandlerLeftovers(self.slot, self, tasks=tasks, clock=self.clock, log=self.log)  # type: ignore[arg-type]
+        self.parts = Leftovers(self, tasks, self.clock, self.log)  # type: ignore[arg-type]
+        self.leftovers = HandlerLeftovers(self.slot, finalizer_of(), self.parts)  # type: ignore[arg-type]
 
     def server(self, namespace: str) -> FakeControllerSource:
         return self.servers.setdefault(namespace, FakeControllerSource(api_version="v1", kind="ConfigMap"))
@@ -73,24 +80,14 @@ class Scene:
         return Source()
 
     def begin(self, *watches: WatchKey, may_leave: bool = True, name: str = NAME) -> None:
-        finalizer = HandlerFinalizer(
-            name,
-            KIND,
-            writes=lambda scope: pytest.fail("nothing is written here"),
-            reads_first=False,
-            dry_run=False,
-            may_leave=may_leave,
-        )
         informer = SimpleNamespace(synced=self.synced)
         informers = [
             SimpleNamespace(identity=SimpleNamespace(watch=watch), informer=informer) for watch in watches
         ]
-        binding = SimpleNamespace(
-            finalizer=finalizer,
-            sources=[SimpleNamespace(informers=informers)],
-            read=lambda key: key if key in self.in_scope else None,
+        self.slot.binding = SimpleNamespace(
+            own_informers=informers, read=lambda key: key if key in self.in_scope else None
         )
-        self.leftovers.begin(binding)  # type: ignore[arg-type]
+        self.leftovers.begin(finalizer_of(name, may_leave=may_leave))
 
     async def rest(self, seconds: float = 0.0) -> None:
         """Let everything happen that happens in so many seconds."""
