@@ -76,7 +76,7 @@ def make_parts(process: Process, *, history: ReloadHistory, restart: Callable[[s
     schedules = Schedules(clock=clock, log=log)
     writing = make_writing_parts(process, caches, slots)
     leftovers = Leftovers(client, process.tasks, clock, log)
-    stray = StrayFinalizers(client, controller=process.name, caches=caches, slots=slots, clock=clock, log=log)
+    stray = StrayFinalizers(client, process.name, caches, slots, clock, log)
     services = make_services(process, caches, writing)
     reloader = Reloader(
         process.files,

@@ -9,7 +9,6 @@ from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox.faults import Match
 from declctl.testing import until
 from declctl.transport import Client
-from declctl.workqueue import Backoff
 
 NAME = "example.dev/cleanup"
 ASYNC = """
@@ -292,8 +291,7 @@ def test_a_finalizer_that_disappears_refuses_the_edit_until_objects_are_released
 
 def test_a_start_tells_of_finalizers_that_its_manifest_lacks(rig, config_map, sandbox, monkeypatch) -> None:
     """Known by what earlier processes have left in the cluster; the server is asked until it has answered."""
-    for name, value in (("_LOOK_SECONDS", 0.05), ("_READ_SECONDS", 0.05), ("_BACKOFF", Backoff(0.01, 0.01))):
-        monkeypatch.setattr(stray_finalizers, name, value)
+    monkeypatch.setattr(stray_finalizers, "_LOOK_SECONDS", 0.05)
     one, both = config_map("a"), config_map("both")
     both["metadata"]["finalizers"] = ["kubernetes.io/x", "other.dev/first"]
     owned = {"manager": "kubectl", "operation": "Update", "apiVersion": "v1", "fieldsV1": {"f:data": {}}}

@@ -7,6 +7,7 @@ cache and queue.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, cast
 
 import msgspec
@@ -49,6 +50,7 @@ class Mapped(NamedTuple):
     failures: Sequence[DeclctlError] = ()  # of a filter or a mapping, at most one for each state
 
 
+@dataclass(slots=True, eq=False)
 class ReconciledKind:
     """The kind of the resource that a reconciler reconciles. Used on the machinery loop.
 
@@ -56,19 +58,16 @@ class ReconciledKind:
     away at the start, or may serve the kind later.
     """
 
-    def __init__(
-        self, gvk: GroupVersionKind, known: Callable[[], Resource | None], lister: Lister | None
-    ) -> None:
-        self.gvk = gvk
-        self.lister = lister  # of its objects; None for a mapping without an index
-        self._known = known
-        self._namespaced: bool | None = None  # as it was known last
+    gvk: GroupVersionKind
+    known: Callable[[], Resource | None]
+    lister: Lister | None  # of its objects; None for a mapping without an index
+    _namespaced: bool | None = None  # as it was known last
 
     @property
     def namespaced(self) -> bool:
         """Whether its objects have namespaces. Raises NotSynced while that is not known."""
         # A kind may be forgotten for a moment, and may come again with another scope.
-        if (found := self._known()) is not None:
+        if (found := self.known()) is not None:
             self._namespaced = found.namespaced
         if self._namespaced is None:
             raise NotSynced(
@@ -167,71 +166,55 @@ def keys_of(
 ) -> KeysOf:
     """The mapping that a manifest declares; `function` is that of its entry point."""
     if function is not None:
-        return _Names(kind, function)
+        return partial(_named, kind, function)
     if spec.owner is not None:
-        return _Owners(kind, controller_only=spec.owner is OwnerSelection.CONTROLLER)
+        return partial(_owners, kind, controller_only=spec.owner is OwnerSelection.CONTROLLER)
     if spec.index is not None:
         assert kind.lister is not None
-        return _Index(kind.lister, spec.index)
+        return partial(_indexed, kind.lister, spec.index)
     if spec.label is not None:
         label = spec.label
         # A record has its labels: a field path would decode the object.
-        return _Names(kind, lambda obj: [obj.labels[label]] if label in obj.labels else [])
+        return partial(_named, kind, lambda obj: [obj.labels[label]] if label in obj.labels else [])
     if spec.annotation is not None:
-        return _Names(kind, FieldPath(("metadata", "annotations", spec.annotation)).values)
+        return partial(_named, kind, FieldPath(("metadata", "annotations", spec.annotation)).values)
     assert spec.field_path is not None  # the schema asks for one of the ways
-    return _Names(kind, FieldPath.parse(spec.field_path).values)
+    return partial(_named, kind, FieldPath.parse(spec.field_path).values)
 
 
-class _Owners:
+def _owners(kind: ReconciledKind, obj: ObjectView, *, controller_only: bool) -> Iterator[str]:
     """The owners of an object that are of the reconciled kind, in any of its versions."""
-
-    def __init__(self, kind: ReconciledKind, *, controller_only: bool) -> None:
-        self._kind = kind
-        self._controller_only = controller_only
-
-    def __call__(self, obj: ObjectView) -> Iterator[str]:
-        group, kind = self._kind.gvk.group, self._kind.gvk.kind
-        for reference in _REFERENCES.find(obj):
-            # An aggregated API may serve a reference that kube-apiserver would refuse: it leads nowhere.
-            if not isinstance(reference, Mapping):
-                continue
-            found = cast("Mapping[str, object]", reference)
-            if self._controller_only and found.get("controller") is not True:
-                continue
-            api_version, name = str(found.get("apiVersion")), found.get("name")
-            if found.get("kind") != kind or GroupVersionKind.of(api_version, kind).group != group:
-                continue
-            # An owner is in the namespace of what it owns, or has none.
-            key = self._kind.key(obj, name) if name and isinstance(name, str) else None
-            if isinstance(key, str):
-                yield key
+    for reference in _REFERENCES.find(obj):
+        # An aggregated API may serve a reference that kube-apiserver would refuse: it leads nowhere.
+        if not isinstance(reference, Mapping):
+            continue
+        found = cast("Mapping[str, object]", reference)
+        if controller_only and found.get("controller") is not True:
+            continue
+        api_version, name = str(found.get("apiVersion")), found.get("name")
+        gvk = GroupVersionKind.of(api_version, str(found.get("kind")))
+        if (gvk.group, gvk.kind) != (kind.gvk.group, kind.gvk.kind):
+            continue
+        # An owner is in the namespace of what it owns, or has none.
+        key = kind.key(obj, name) if name and isinstance(name, str) else None
+        if isinstance(key, str):
+            yield key
 
 
-class _Index:
+def _indexed(lister: Lister, index: str, obj: ObjectView) -> Sequence[str]:
     """The reconciled objects that an index has under the key of an object."""
-
-    def __init__(self, lister: Lister, index: str) -> None:
-        self._lister = lister
-        self._index = index
-
-    def __call__(self, obj: ObjectView) -> list[str]:
-        try:
-            return [found.key for found in self._lister.by_index(self._index, obj.key)]
-        except NotSynced:
-            return []  # its first sync leads to every key
+    try:
+        return [found.key for found in lister.by_index(index, obj.key)]
+    except NotSynced:
+        return ()  # its first sync leads to every key
 
 
-class _Names:
+def _named(
+    kind: ReconciledKind, names: Callable[[ObjectView], Iterable[object]], obj: ObjectView
+) -> Iterator[str | UnusableValue]:
     """The objects whose names or keys are in a label, an annotation or a field, or come from a function."""
-
-    def __init__(self, kind: ReconciledKind, names: Callable[[ObjectView], Iterable[object]]) -> None:
-        self._kind = kind
-        self._names = names
-
-    def __call__(self, obj: ObjectView) -> Iterator[str | UnusableValue]:
-        for name in self._names(obj):
-            if not isinstance(name, str):
-                yield UnusableValue(f"a value of type {type(name).__name__}")
-            elif name:  # an empty value names nothing
-                yield self._kind.key(obj, name)
+    for name in names(obj):
+        if not isinstance(name, str):
+            yield UnusableValue(f"a value of type {type(name).__name__}")
+        elif name:  # an empty value names nothing
+            yield kind.key(obj, name)

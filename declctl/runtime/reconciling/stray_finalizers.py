@@ -13,16 +13,15 @@ Objects outside of all caches are not found; `declctl finalizers list --all-kind
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import msgspec
 
 from declctl.errors import ApiError, MalformedAnswer
 from declctl.kit import Clock
-from declctl.kit.backoff import Backoff
 from declctl.manifest import Plan
-from declctl.manifest.plan import WatchKey
 from declctl.objects import GroupVersionKind, ObjectKey, Record
 from declctl.objects.frame import HeldObject
 from declctl.runtime.caching.informer_pool import InformerPool
@@ -32,9 +31,7 @@ from declctl.runtime.log import Log
 from declctl.transport import Client
 from declctl.writes import finalizers_of, find_added
 
-_LOOK_SECONDS = 2.0  # between two looks at the names
-_READ_SECONDS = 10.0  # between two reads of the caches, while there are stray finalizers
-_BACKOFF = Backoff(2.0, 300.0)  # after requests that fail
+_LOOK_SECONDS = 10.0  # between two looks
 _MOST_NAMES = 200  # of which the server is asked: each costs up to five requests
 _SHOWN = 3  # objects that a sentence names
 _KUBERNETES = ("kubernetes.io", "k8s.io")  # domains of finalizers that no handler has
@@ -62,57 +59,56 @@ class StrayFinalizer(msgspec.Struct, frozen=True):
 _Name = tuple[str, str, str]  # group, kind and finalizer
 
 
+@dataclass(eq=False)
 class StrayFinalizers:
     """Finds stray finalizers in the caches. Used on the machinery loop."""
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        controller: str,
-        caches: InformerPool,
-        slots: Slots,
-        clock: Clock,
-        log: Log,
-    ) -> None:
-        self._client = client
-        self._controller = controller
-        self._caches = caches
-        self._slots = slots
-        self._clock = clock
-        self._log = log
-        # By name: the handler that has added the finalizer; empty if none of this controller has.
-        self._handlers: dict[_Name, str] = {}
-        self._found: Mapping[_Name, StrayFinalizer] = {}  # as of the last read
-        self._failures = 0  # of requests, in a row
-        self._asks_at = 0.0  # monotonic time from which the server is asked again
-        self._reads_at = 0.0  # and from which the caches are read again
-
-    @property
-    def found(self) -> Sequence[StrayFinalizer]:
-        """The stray finalizers that cached objects have."""
-        return tuple(self._found.values())
+    client: Client
+    controller: str
+    caches: InformerPool
+    slots: Slots
+    clock: Clock
+    log: Log
+    found: Sequence[StrayFinalizer] = ()  # those that cached objects had at the last look
+    # By name: the handler that has added the finalizer; empty if none of this controller has.
+    _handlers: dict[_Name, str] = field(default_factory=dict[_Name, str])
+    _is_unanswered: bool = False  # the newest request has failed
 
     async def run(self, plan: Callable[[], Plan]) -> None:
         """Look at intervals, until cancelled. `plan` returns that of the active generation."""
         while True:
-            await self._clock.pause(_LOOK_SECONDS)
-            if not self._slots.is_standing_by:  # otherwise another process handles the objects
+            await self.clock.pause(_LOOK_SECONDS)
+            if not self.slots.is_standing_by:  # otherwise another process handles the objects
                 await self.look(plan())
 
     async def look(self, plan: Plan) -> None:
-        """Decide on the names that are new, and read the caches again if it is time. Raises nothing."""
+        """Decide on the names that are new, and read the caches of stray ones. Raises nothing."""
         declared = _declared(plan)
-        caches = [each for each in self._caches.all() if each.informer.synced.is_open]
-        is_new = self._clock.monotonic() >= self._asks_at and await self._decide(caches, declared)
-        strays = {name: by for name, by in self._handlers.items() if by and name not in declared}
-        if is_new or self._clock.monotonic() >= self._reads_at:
-            self._reads_at = self._clock.monotonic() + _READ_SECONDS
-            await self._read(caches, strays)
+        caches = [each for each in self.caches.all() if each.informer.synced.is_open]
+        await self._decide(caches, declared)
+        found: list[StrayFinalizer] = []
+        for name, handler in self._handlers.items():
+            if not handler or name in declared:
+                continue
+            records = [
+                record
+                for cached in caches
+                if cached.identity.group_kind == name[:2]
+                for record in cached.informer.indexer.list()
+            ]
+            # In a thread: events go first.
+            if keys := await asyncio.to_thread(_keys_with, name[2], records):
+                found.append(StrayFinalizer(name[2], handler, name[1], keys))
+        before, now = ({(each.kind, each.finalizer) for each in strays} for strays in (self.found, found))
+        self.found = found
+        for stray in found:
+            if (stray.kind, stray.finalizer) not in before:
+                self.log.warning(str(stray), handler=stray.handler)
+        for kind, finalizer in before - now:
+            self.log.info(f"no cached {kind} has the stray finalizer {finalizer} any more")
 
-    async def _decide(self, caches: Sequence[ManagedInformer], declared: frozenset[_Name]) -> bool:
-        """Decide on new names; returns whether one of them is stray."""
-        is_new = False
+    async def _decide(self, caches: Sequence[ManagedInformer], declared: frozenset[_Name]) -> None:
+        """Decide on new names, as far as the server answers."""
         for cached in caches:
             watch = cached.identity.watch
             kind = GroupVersionKind.of(watch.api_version, watch.kind)
@@ -121,71 +117,38 @@ class StrayFinalizers:
                 if name in declared or name in self._handlers or not _may_be_declared(finalizer):
                     continue
                 if len(self._handlers) >= _MOST_NAMES:
-                    return is_new
+                    return
                 try:
-                    handler = await self._handler_of(finalizer, keys, kind)
+                    self._handlers[name] = await self._handler_of(finalizer, keys, kind)
+                    self._is_unanswered = False
                 except ApiError as error:
-                    self._failed(finalizer, error)
-                    return is_new
-                self._failures = 0
-                self._handlers[name] = handler
-                is_new = is_new or bool(handler)
-        return is_new
+                    if not self._is_unanswered:
+                        self._is_unanswered = True
+                        self.log.warning(
+                            f"whether the finalizer {finalizer} is one of this controller is not known: "
+                            f"{error}; it is tried again"
+                        )
+                    return
 
     async def _handler_of(self, finalizer: str, keys: Sequence[str], kind: GroupVersionKind) -> str:
         """The handler that has added a finalizer to one of these objects; empty for none. Raises ApiError."""
         for key in map(ObjectKey, keys):
             # A list of one object, as the right to list is there: the cache needs it, too.
             found, _ = await find_added(
-                self._client, kind, self._controller, namespace=key.namespace, name=key.name
+                self.client, kind, self.controller, namespace=key.namespace, name=key.name
             )
             if by := [each.handler for each in found if each.finalizer == finalizer]:
                 return by[0]
         return ""
 
-    def _failed(self, finalizer: str, error: ApiError) -> None:
-        self._failures += 1
-        self._asks_at = self._clock.monotonic() + _BACKOFF.delay(self._failures)
-        if self._failures == 1:
-            self._log.warning(
-                f"whether the finalizer {finalizer} is one of this controller is not known: {error}; it is "
-                "tried again"
-            )
-
-    async def _read(self, caches: Sequence[ManagedInformer], strays: Mapping[_Name, str]) -> None:
-        found: dict[_Name, StrayFinalizer] = {}
-        for name, handler in strays.items():
-            group, kind, finalizer = name
-            records = [
-                record
-                for cached in caches
-                if cached.identity.group_kind == (group, kind)
-                for record in cached.informer.indexer.list()
-            ]
-            # In a thread: events go first.
-            keys = await asyncio.to_thread(_keys_with, finalizer, records)
-            if keys:
-                found[name] = StrayFinalizer(finalizer, handler, kind, keys)
-        before, self._found = self._found, found
-        for name, stray in found.items():
-            if name not in before:
-                self._log.warning(str(stray), handler=stray.handler)
-        for name, gone in before.items():
-            if name not in found:
-                self._log.info(f"no cached {gone.kind} has the stray finalizer {gone.finalizer} any more")
-
 
 def _declared(plan: Plan) -> frozenset[_Name]:
-    resources = {resource.name: resource.watches[0] for resource in plan.resources}
+    watches = {resource.name: resource.watches[0] for resource in plan.resources}
+    declared = ((watches[each.resource], each.finalizer) for each in plan.handlers if each.finalizer)
     return frozenset(
-        (_group(resources[handler.resource]), resources[handler.resource].kind, handler.finalizer)
-        for handler in plan.handlers
-        if handler.finalizer
+        (GroupVersionKind.of(watch.api_version, watch.kind).group, watch.kind, finalizer)
+        for watch, finalizer in declared
     )
-
-
-def _group(watch: WatchKey) -> str:
-    return GroupVersionKind.of(watch.api_version, watch.kind).group
 
 
 def _may_be_declared(finalizer: str) -> bool:
