@@ -119,7 +119,7 @@ class FinalizerSteps:
             call.last = _step(
                 f"removing {finalizer.name}",
                 call.binding,
-                lambda: self._remove(finalizer, obj, scope) if call.has_succeeded else None,
+                lambda: None if call.failures or call.requeue else self._remove(finalizer, obj, scope),
             )
             # If only the removal has failed, the hooks are not called again for the same object.
             retry: Retry | None = call.item.retry_state

@@ -48,17 +48,11 @@ from declctl.runtime.handling.tap import SECRET, TapSubject, is_secret
 from declctl.runtime.handling.write_loops import CallGuard
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
-from declctl.runtime.reconciling.mapping import KeySource, Mapped, UnusableValue
+from declctl.runtime.reconciling.mapping import KeySource, Mapped
 from declctl.runtime.reconciling.unseen_writes import UnseenWrites
 from declctl.runtime.reconciling.waiting_changes import MOST_GONE, WaitingChange, WaitingChanges
 from declctl.runtime.tracing import TracedCall, tracing
-from declctl.workqueue import (
-    BucketRateLimiter,
-    Priority,
-    Reasons,
-    ReconcileQueue,
-    Version,
-)
+from declctl.workqueue import BucketRateLimiter, Priority, Reasons, ReconcileQueue, Version
 from declctl.writes import CallScope, WriteOrigin, Written
 
 if TYPE_CHECKING:  # for annotations alone
@@ -174,11 +168,6 @@ class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
         """As of any item; None for what is done because of a finalizer."""
         return None if self.unlimited else super().most_attempts
 
-    @property
-    def has_succeeded(self) -> bool:
-        """Whether no hook has failed so far, and none has returned a Requeue."""
-        return not self.failures and self.requeue is None
-
     def select(self, report: ReportOf) -> bool:  # noqa: ARG002 - for other modes
         """Decide which hooks are called: a key is not filtered, the changes that lead to it are.
 
@@ -244,13 +233,14 @@ class Reconciliations(Invocations[Reasons]):
         retry: Retry | None = item.retry_state
         own, left = _of_reconciler(binding), self._reconciled.leftovers
         obj = unread = snapshots = None
-        in_scope = True
+        in_scope, undecided = True, False
         try:
             # First: the object of a snapshot is also that of the request, and the state of it that decides
             # whether it is reconciled or finalized.
             snapshots = None if binding.snapshots is None else binding.snapshots.take()
             obj = own.read(item.key, None if snapshots is None else snapshots.get(binding.plan.resource))
             if obj is None and left is not None:
+                undecided = left.is_undecided(item.key)
                 obj, in_scope = left.get(item.key), False
         except NotSynced as fault:
             unread = fault
@@ -277,11 +267,10 @@ class Reconciliations(Invocations[Reasons]):
         )
         if unread is not None:
             invocation.can_not_read(unread)
-        elif obj is None:
-            if left is not None and left.is_undecided(item.key):
-                # The handler would take it for one that is gone. If it is, its key is queued again.
-                invocation.implementations = ()
-        elif own.finalizer is not None and not binding.target.disabled:
+        elif obj is None and undecided:
+            # The handler would take it for one that is gone. If it is, its key is queued again.
+            invocation.implementations = ()
+        elif obj is not None and own.finalizer is not None and not binding.target.disabled:
             try:
                 self._reconciled.finalizers.decide(invocation, own.finalizer, obj, in_scope=in_scope)
             except DeclctlError as fault:  # the object can't be decoded
@@ -324,16 +313,11 @@ class Reconciliations(Invocations[Reasons]):
         self.figures.mapping_waits(key, fault)
         self._failures.mapping_waits(key, binding.generation, str(fault))
 
-    def found_no_keys(
-        self,
-        binding: CallBinding,
-        source: KeySource,
-        notification: Notification,
-        found: Sequence[UnusableValue],
-    ) -> None:
+    def found_no_keys(self, source: KeySource, notification: Notification, mapped: Mapped) -> None:
         """Count and log values of a mapping that are no keys: the first of a source, the 10th, and so on."""
+        found, generation = mapped.no_keys, self._reconciled.binding.generation
         self.no_keys += len(found)
-        times = self._failures.count((binding.generation, "no keys", source.resource, source.way))
+        times = self._failures.count((generation, "no keys", source.resource, source.way))
         if str(times).rstrip("0") != "1":
             return
         texts = " and ".join(each.text for each in found[:_MOST_SHOWN])
@@ -345,7 +329,7 @@ class Reconciliations(Invocations[Reasons]):
             f"{texts}{more} {are} of the reconciled kind{so_far}; a key is namespace/name, or a name",
             handler=self._name,
             key=str(notification.key),
-            generation=binding.generation,
+            generation=generation,
             times=times,
         )
 
@@ -404,7 +388,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
     @property
     def binding(self) -> ReconcileBinding:
         """The newest binding."""
-        return _of_reconciler(super().binding)
+        return _of_reconciler(self._bindings[self.queue.epoch])
 
     def apply_policy(self, binding: HandlerBinding) -> None:
         """Take the sources and limits of a binding."""
@@ -442,24 +426,10 @@ class ReconcileSlot(HandlerSlot[Reasons]):
                 self._let_wait(managed, notification, failures)
         self.wake()
 
-    def queue_key(
-        self,
-        key: str,
-        cause: Cause,
-        priority: Priority = Priority.LIVE,
-        *,
-        rests: bool = True,
-        version: Version | None = None,
-        event_id: str = "",
-    ) -> None:
-        """Let a key be reconciled, because of a cause; with `rests`, after the debounce.
-
-        `version` is that of an object whose change is the cause; None for any other cause. `event_id`
-        is the id of the change, for traces. The workers are not woken.
-        """
+    def _reasons(self, cause: Cause, version: Version | None = None, event: str | None = None) -> Reasons:
+        """A cause with the version of the object whose change it is, and with the id of this change."""
         changed_at = self._clock.monotonic() if cause.reason in _LIVE else None
-        reasons = Reasons({cause: None}, version and (version,), changed_at, (event_id,) if event_id else ())
-        self._keys.add(key, reasons, priority, rests=rests)
+        return Reasons({cause: None}, version and (version,), changed_at, (event,) if event else ())
 
     def let_finalizer_go(self, finalizer: str) -> None:
         """Do not add this finalizer again to objects that are released from it; an empty one ends that.
@@ -472,13 +442,13 @@ class ReconcileSlot(HandlerSlot[Reasons]):
             for managed in self._own.informers:
                 for key in tuple(managed.informer.indexer.known()):
                     cause = Cause(str(_RESYNC), resource, key, str(_REPLAY))
-                    self.queue_key(key, cause, Priority.BACKGROUND)
+                    self._keys.add(key, Reasons({cause: None}), Priority.BACKGROUND)
             self.wake()
 
     def add_leftover(self, notification: Notification) -> None:
         """Queue the key of an object outside of the handler's scope that is being deleted. Raises nothing."""
         cause = Cause(str(notification.type), self.binding.plan.resource, notification.key, _OUT_OF_SCOPE)
-        self.queue_key(notification.key, cause)
+        self._keys.add(notification.key, self._reasons(cause))
         self.wake()
 
     def object_gone(self, notification: Notification) -> None:
@@ -506,8 +476,8 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         """Queue the key of an object to finalize, which filter, types or `initialSync` must not keep away."""
         try:
             if notification.type is not ChangeType.DELETED and finalizer.must_finalize(notification):
-                cause, version = self._own.cause(notification), _version(notification)
-                self.queue_key(notification.key, cause, _priority(notification), version=version)
+                reasons = self._reasons(self._own.cause(notification), _version(notification))
+                self._keys.add(notification.key, reasons, _priority(notification))
         except DeclctlError as fault:  # the object can't be decoded: its next change is looked at
             failed = WaitingChange(managed, notification.key, (notification,), (self._own,))
             self._mapper.mapping_failed(failed, fault, None)
@@ -517,12 +487,12 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         report = partial(self.invocations.report_expression, self.binding, notification.key)
         mapped = source.keys(notification, report)
         if mapped.keys:
-            cause, priority = source.cause(notification), _priority(notification)
-            event_id = "" if tracing() is None else event_id_of(notification.record)
+            event = None if tracing() is None else event_id_of(notification.record)
+            reasons = self._reasons(source.cause(notification), version, event)
             for key in mapped.keys:
                 if notification.initial and self._initial is not None:
                     self._initial.add(key)
-                self.queue_key(key, cause, priority, version=version, event_id=event_id)
+                self._keys.add(key, reasons, _priority(notification))
         if source is not self._own and notification.type in source.types and not mapped.failures:
             place = source.resource, source.way
             counts = self._led.get(place) or self._led.setdefault(place, WatchStatistics(*place))
@@ -531,7 +501,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
             counts.keys += len(mapped.keys)
             counts.no_keys += len(mapped.no_keys)
         if mapped.no_keys:
-            self._mapper.found_no_keys(self.binding, source, notification, mapped.no_keys)
+            self._mapper.found_no_keys(source, notification, mapped)
         return mapped
 
     def _let_wait(
@@ -564,12 +534,12 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self, waiting: WaitingChange, failures: Mapping[KeySource, Sequence[DeclctlError]]
     ) -> None:
         """Let a change wait whose sources have failed, as often as the plan allows."""
-        waiting.sources, binding = tuple(failures), self.binding
+        waiting.sources, binding, delay = tuple(failures), self.binding, None
         found = tuple(chain.from_iterable(failures.values()))
         fault = next((each for each in found if not isinstance(each, NotSynced)), None)
         if fault is not None:
             waiting.attempts += 1
-            most, delay = binding.plan.most_attempts, None
+            most = binding.plan.most_attempts
             if most is None or waiting.attempts < most:
                 delay = self._mapper.delay(binding, waiting.attempts)
             self._mapper.mapping_failed(waiting, fault, delay)
@@ -577,8 +547,6 @@ class ReconcileSlot(HandlerSlot[Reasons]):
             # It is no attempt. The sync of a cache ends this wait before: then the kind is known.
             waiting.fault, delay = "", LONGEST_WAIT_FOR_SYNC
             self._mapper.mapping_waits(binding, waiting.key, found[0])
-        else:
-            delay = None
         if delay is None:
             self._unmapped.end(waiting)
         else:
@@ -642,7 +610,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         if self.dead_letters.take(key) is None:
             return RequeueResult.NONE
         cause = Cause("Requeue", self.binding.plan.resource, key, "DeadLetter")
-        self.queue_key(key, cause, rests=False)
+        self._keys.add(key, Reasons({cause: None}), rests=False)
         self.wake()
         return RequeueResult.REQUEUED
 
@@ -696,7 +664,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         return managed.informer.add_listener(feed, resync_period=period, initial=initial, deferred=True)
 
     def ended(self, invocation: Invocation[Reasons]) -> None:
-        """A key was reconciled or given up; it is held still. In the thread of a worker."""
+        """A key was reconciled or given up; its worker has it still. In the thread of the worker."""
         assert isinstance(invocation, Reconciliation)
         item, again = invocation.item, None if invocation.failures else invocation.requeue
         if again is not None:

@@ -152,7 +152,11 @@ class UnseenWrites:
                 self._own.setdefault(origin.key, OrderedDict())[write.number] = write
                 if not is_own:
                     self._shared[write.number] = write
-                self._await(write)
+                cache = write.cache
+                if (awaited := self._awaited.get(cache)) is None:
+                    awaited = self._awaited[cache] = _Awaited(partial(self._applied, cache), {})
+                    cache.observe(awaited.call)
+                awaited.writes.setdefault(write.key, []).append(write)
 
     def judge(self, item: QueueItem[Reasons]) -> Admission:
         """What becomes of a key whose turn has come. A key that is held is so until `take_released`."""
@@ -234,14 +238,6 @@ class UnseenWrites:
         """Whether a key of `_held` waits for nothing any longer."""
         return bool(self._await_time) and self._await_time[0][0] <= now
 
-    def _await(self, write: UnseenWrite) -> None:
-        """Let the cache of a write tell when it has it."""
-        cache = write.cache
-        if (awaited := self._awaited.get(cache)) is None:
-            awaited = self._awaited[cache] = _Awaited(partial(self._applied, cache), {})
-            cache.observe(awaited.call)
-        awaited.writes.setdefault(write.key, []).append(write)
-
     def _applied(self, cache: SharedIndexInformer, keys: Sequence[str] | None, _: str | None) -> None:
         """End the writes that a cache has now (`OnApplied`). On the machinery loop."""
         with self._lock:
@@ -293,7 +289,13 @@ class UnseenWrites:
             self._old[write.number] = self._young.pop(write.number)
             self._shared.pop(write.number, None)
             self.lagging += 1
-            self._tell(write, now)
+            if now >= self._silent_until:
+                self._silent_until = now + _SILENCE
+                self._report(
+                    f"a cache lags: it has lacked {write} for {now - write.since:.0f} s. {write.writer} "
+                    f"waits for its own writes up to {OWN_SECONDS:.0f} s; other keys do not wait any longer, "
+                    "and may read an older state"
+                )
         while self._old and now - (write := next(iter(self._old.values()))).since >= OWN_SECONDS:
             self._end(write)
         first = next(iter(self._shared), self._last + 1)
@@ -320,16 +322,6 @@ class UnseenWrites:
             origin.key,
             self._now(),
         )
-
-    def _tell(self, write: UnseenWrite, now: float) -> None:
-        if now >= self._silent_until:
-            self._silent_until = now + _SILENCE
-            age = now - write.since
-            self._report(
-                f"a cache lags: it has lacked {write} for {age:.0f} s. {write.writer} waits for "
-                f"its own writes up to {OWN_SECONDS:.0f} s; other keys do not wait any longer, and may read "
-                "an older state"
-            )
 
 
 def _selects(labels: str, fields: str, obj: Mapping[str, Any]) -> bool:

@@ -1,10 +1,17 @@
 """`declctl_finalize`: where it is found, and what is said when it is not."""
 
+from concurrent.futures import Future
+from types import SimpleNamespace
+
 import pytest
 
+from declctl.hooks.calls import ReconcileTarget
+from declctl.objects import GroupVersionKind, ObjectView, Requeue
 from declctl.runtime.checking.check import read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.loaded_code import load_code
+from declctl.runtime.reconciling.finalizers import FinalizerSteps, HandlerFinalizer
+from tests.rooms.runtime.conftest import make_record
 
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
@@ -115,3 +122,20 @@ def test_a_hook_without_a_finalizer_is_a_warning(loaded):
     assert target is not None
     assert (fault.code, fault.severity) == ("DCL047", "warning")
     assert "never called: the handler a has no finalizer" in fault.message
+
+
+@pytest.mark.parametrize(("written", "again"), [(None, Requeue(after=1.0)), ("a version", None)])
+def test_a_finalizer_that_only_the_server_shows_is_looked_for_later(written, again):
+    """There is no write that the key could wait for: at once, it would ask the server again and again."""
+    done = Future()
+    done.set_result(written)
+    write = SimpleNamespace(change_finalizer=lambda *_, **__: done)
+    kind = GroupVersionKind.of("v1", "Pod")
+    finalizer = HandlerFinalizer(
+        "a/b", kind, lambda _: write, reads_first=False, dry_run=False, may_leave=False
+    )
+    binding = SimpleNamespace(target=ReconcileTarget((), ()), plan=SimpleNamespace(name="a"))
+    call = SimpleNamespace(binding=binding, request=SimpleNamespace(key="a/b", id="", causes=()))
+    FinalizerSteps().decide(call, finalizer, ObjectView(make_record("a")), in_scope=True)
+    (add,) = call.implementations
+    assert (add.function(), call.adds) == (again, True)
