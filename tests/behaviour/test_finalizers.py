@@ -291,7 +291,7 @@ def test_a_finalizer_that_disappears_refuses_the_edit_until_objects_are_released
 
 def test_a_start_tells_of_finalizers_that_its_manifest_lacks(rig, config_map, sandbox, monkeypatch) -> None:
     """Known by what earlier processes have left in the cluster; the server is asked until it has answered."""
-    monkeypatch.setattr(stray_finalizers, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(stray_finalizers, "LOOK_SECONDS", 0.05)
     one, both = config_map("a"), config_map("both")
     both["metadata"]["finalizers"] = ["kubernetes.io/x", "other.dev/first"]
     owned = {"manager": "kubectl", "operation": "Update", "apiVersion": "v1", "fieldsV1": {"f:data": {}}}

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -26,10 +26,8 @@ from declctl.objects import GroupVersionKind, Notification, ObjectView, Requeue
 from declctl.runtime.handling.binding import CallBinding
 from declctl.runtime.handling.context import HandlerWrites
 from declctl.runtime.handling.invocation import Retry
+from declctl.runtime.reconciling.reconciliation import Reconciliation
 from declctl.writes import CallScope, finalizers_of, is_being_deleted
-
-if TYPE_CHECKING:  # for annotations alone
-    from declctl.runtime.reconciling.reconcile_slot import Reconciliation
 
 _MOST_REMOVED = 10_000  # objects that are remembered
 _CACHE_LAGS = Requeue(after=1.0)  # an object had the finalizer, but not in the cache
@@ -101,7 +99,7 @@ class FinalizerSteps:
         self._removed.pop(key, None)
 
     def decide(
-        self, call: "Reconciliation", finalizer: HandlerFinalizer, obj: ObjectView, *, in_scope: bool
+        self, call: Reconciliation, finalizer: HandlerFinalizer, obj: ObjectView, *, in_scope: bool
     ) -> None:
         """Set what a call for an object does.
 

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from random import getrandbits
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from msgspec.structs import replace
 
 from declctl.errors import DeclctlError, HandlerFailed, NotSynced, Terminal, UnknownNamespace
-from declctl.hooks.calls import Implementation
 from declctl.informer.processor import Registration
 from declctl.informer.stores.lister import CacheSnapshot, Lister
 from declctl.kit import Clock
@@ -33,7 +32,6 @@ from declctl.objects import (
     ObjectView,
     Record,
     Request,
-    Requeue,
     event_id_of,
 )
 from declctl.runtime.caching.managed_informer import ManagedInformer
@@ -41,22 +39,19 @@ from declctl.runtime.handling.binding import CallBinding, HandlerStatistics, Wat
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
 from declctl.runtime.handling.failure_log import failure_type
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
-from declctl.runtime.handling.invocation import Invocation, MemoOf, ReportOf, Retry, waits_of
+from declctl.runtime.handling.invocation import Invocation, Retry, waits_of
 from declctl.runtime.handling.invocations import LONGEST_WAIT_FOR_SYNC, Invocations
 from declctl.runtime.handling.outcomes import InvocationOutcome, LoopEnded, Suspended
-from declctl.runtime.handling.tap import SECRET, TapSubject, is_secret
 from declctl.runtime.handling.write_loops import CallGuard
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
 from declctl.runtime.reconciling.mapping import KeySource, Mapped
+from declctl.runtime.reconciling.reconciliation import Reconciliation
 from declctl.runtime.reconciling.unseen_writes import UnseenWrites
 from declctl.runtime.reconciling.waiting_changes import MOST_GONE, WaitingChange, WaitingChanges
-from declctl.runtime.tracing import TracedCall, tracing
+from declctl.runtime.tracing import tracing
 from declctl.workqueue import BucketRateLimiter, Priority, Reasons, ReconcileQueue, Version
-from declctl.writes import CallScope, WriteOrigin, Written
-
-if TYPE_CHECKING:  # for annotations alone
-    from declctl.runtime.reconciling.leftovers import HandlerLeftovers
+from declctl.writes import WriteOrigin, Written
 
 _JITTER = 0.1  # of a back-off
 _MOST_SHOWN = 3  # values in a log line
@@ -102,115 +97,28 @@ class ReconcileBinding(HandlerBinding):
             return None
 
 
-class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
-    """One call of a reconciler for a key."""
+class LeftoverCache(Protocol):
+    """The objects outside of the scope of a handler that have its finalizer (`leftovers`)."""
 
-    request: Request
-    last: Implementation | None = None  # called after the hooks: removes the finalizer if they have succeeded
-    unlimited: bool = False  # retried without `maxAttempts`; a Terminal still ends it
-    adds: bool = False  # it adds the finalizer; the hooks are called later
-    requeue: Requeue | None = None  # the earliest that the hooks have returned
+    def get(self, key: str) -> ObjectView | None:
+        """The newest state of an object; None if it is not known. From any thread."""
+        ...
 
     @property
-    def subject(self) -> str:
-        """The key, and why it is due."""
-        causes = self.request.causes
-        more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
-        return f"{self.request.key}" + (f", because of {causes[0]}{more}" if causes else "")
+    def count(self) -> int:
+        """The number of objects that are known. From any thread."""
+        ...
 
-    @property
-    def event_id(self) -> str:
-        """That of the request."""
-        return self.request.id
+    def is_undecided(self, key: str) -> bool:
+        """Whether it is not known yet if an object has left the scope, or is gone. From any thread."""
+        ...
 
-    @property
-    def uid(self) -> str:
-        """That of the object that the call has received."""
-        return "" if self.request.obj is None else self.request.obj.uid
+    def object_left(self, notification: Notification) -> None:
+        """Find out whether an object with the finalizer has left the scope, or is gone.
 
-    def traced(self) -> TracedCall:
-        """What the span of the call says."""
-        request, binding = self.request, self.binding
-        return TracedCall(
-            binding.plan.name,
-            binding.generation,
-            binding.plan.resource,
-            request.id,
-            request.attempt,
-            binding.object_kind,
-            request.namespace,
-            request.name,
-            self.uid,
-            causes=tuple(map(str, request.causes)),
-            waited=self.lag or 0.0,
-        )
-
-    def events(self) -> Sequence[str]:
-        """The ids of changes that have led to the key, which are noted while there are traces."""
-        return self.item.value.events
-
-    @property
-    def kind(self) -> str:
-        """Reconcile: the handler was called for a key."""
-        return "Reconcile"
-
-    def content(self, state: Retry) -> tuple[Cause, ...]:  # noqa: ARG002 - the next call reads the newest state
-        """Why the key was due."""
-        return self.request.causes
-
-    def tap_subject(self) -> TapSubject:
-        """Why the key is due; of its object, only whether it is a Secret, also of one that is gone."""
-        hidden = self.binding.object_kind == SECRET or is_secret(self.request.obj)
-        return TapSubject("Reconcile", causes=self.request.causes, is_secret=hidden)
-
-    @property
-    def most_attempts(self) -> int | None:
-        """As of any item; None for what is done because of a finalizer."""
-        return None if self.unlimited else super().most_attempts
-
-    def select(self, report: ReportOf) -> bool:  # noqa: ARG002 - for other modes
-        """Decide which hooks are called: a key is not filtered, the changes that lead to it are.
-
-        False for a reconciler without code, and for an object that is being deleted without the finalizer of
-        the handler.
+        If it is gone, `object_gone` of the slot is called. On the machinery loop.
         """
-        if self.last is not None:
-            self.implementations = (*self.implementations, self.last)
-        return bool(self.implementations or self.failures)
-
-    def can_not_read(self, fault: DeclctlError) -> None:
-        """Call nothing, because the object can't be read: its cache has not synced, for example."""
-        self.failures.append(fault)
-        self.implementations = ()
-
-    def take_snapshots(self) -> None:
-        """No effect: `Reconciliations` has taken them before it has read the object of the request."""
-
-    def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
-        """The request, and the context."""
-        arguments: dict[str, object] = {"request": self.request}
-        if "ctx" in implementation.parameters:
-            request, obj = self.request, self.request.obj
-            scope = CallScope(request.key, obj, request.id, request.causes)
-            remember = partial(memo, request.key, None if obj is None else obj.uid)
-            arguments["ctx"] = self.binding.make_context(remember, scope, self.snapshots)
-        return arguments
-
-    def take(self, result: object) -> None:
-        """Receive what a reconciler has returned; raises HandlerFailed unless it is None or a Requeue."""
-        if isinstance(result, Requeue):
-            if self.requeue is None or result.after < self.requeue.after:
-                self.requeue = result
-        elif result is not None:
-            hook = "declctl_reconcile" if self.last is None else "declctl_finalize"
-            raise HandlerFailed(
-                f"{hook} returned a {type(result).__name__}: return None or Requeue(after=seconds)"
-            )
-
-    def retry_state(self, first_failed: int | None, waits: int, *, is_unsynced: bool) -> Retry:
-        """As of any item, with the request: its `id` is that of the next attempt."""
-        state = super().retry_state(first_failed, waits, is_unsynced=is_unsynced)
-        return state._replace(request=self.request)
+        ...
 
 
 class Reconciliations(Invocations[Reasons]):
@@ -360,7 +268,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         epochs: EpochCounter | None = None,
     ) -> None:
         self.finalizers = FinalizerSteps()
-        self.leftovers: HandlerLeftovers | None = None  # objects that have left the scope with the finalizer
+        self.leftovers: LeftoverCache | None = None  # objects that have left the scope with the finalizer
         wake = lambda: self.wake()  # noqa: E731, PLW0108 - the base class sets it later
         self.unseen = UnseenWrites(clock=clock, report=self._report_lag, wake=wake)
         # All failed keys together share a token bucket (10 a second, burst 100), as in client-go.

@@ -31,7 +31,7 @@ from declctl.runtime.log import Log
 from declctl.transport import Client
 from declctl.writes import finalizers_of, find_added
 
-_LOOK_SECONDS = 10.0  # between two looks
+LOOK_SECONDS = 10.0  # between two looks
 _MOST_NAMES = 200  # of which the server is asked: each costs up to five requests
 _SHOWN = 3  # objects that a sentence names
 _KUBERNETES = ("kubernetes.io", "k8s.io")  # domains of finalizers that no handler has
@@ -77,7 +77,7 @@ class StrayFinalizers:
     async def run(self, plan: Callable[[], Plan]) -> None:
         """Look at intervals, until cancelled. `plan` returns that of the active generation."""
         while True:
-            await self.clock.pause(_LOOK_SECONDS)
+            await self.clock.pause(LOOK_SECONDS)
             if not self.slots.is_standing_by:  # otherwise another process handles the objects
                 await self.look(plan())
 

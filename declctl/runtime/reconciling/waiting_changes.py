@@ -9,14 +9,17 @@ that is gone. `ReconcileSlot` judges them.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from declctl.kit import Clock, set_within
 from declctl.objects import ChangeType, Notification, merge
 from declctl.runtime.caching.managed_informer import ManagedInformer
-from declctl.runtime.reconciling.mapping import KeySource
 from declctl.workqueue import Reasons, ReconcileQueue
+
+if TYPE_CHECKING:  # for annotations alone
+    from declctl.runtime.reconciling.mapping import KeySource
 
 MOST_GONE = 10_000  # objects that are gone, and wait; all others are in a cache anyway
 _SLICE = 20  # changes that are judged in one turn of the loop
@@ -30,7 +33,7 @@ class WaitingChange(msgspec.Struct, eq=False):
     managed: ManagedInformer
     key: str  # of the object
     changes: tuple[Notification, ...]  # one, or a Deleted and what came after it
-    sources: Sequence[KeySource]  # that have to judge it
+    sources: "Sequence[KeySource]"  # that have to judge it
     attempts: int = 0  # that failed since its newest change, or since the newest code
     first_failed: int | None = None  # the generation on which it failed first
     fault: str = ""  # the newest failure, in words; empty while it waits for the kind of its keys
@@ -102,7 +105,7 @@ class WaitingChanges:
         """The newest failure of each change on which a filter or a mapping has failed."""
         return [change.fault for change in self._changes.values() if change.fault]
 
-    def use(self, sources: Mapping[ManagedInformer, Sequence[KeySource]]) -> None:
+    def use(self, sources: "Mapping[ManagedInformer, Sequence[KeySource]]") -> None:
         """Judge all changes soon, by new sources. Drops the changes of informers without sources."""
         for change in tuple(self._changes.values()):
             change.sources, change.attempts = sources.get(change.managed, ()), 0
