@@ -6,7 +6,8 @@ have it. Until then, the key that wrote is not reconciled again. Other keys of t
 shorter time. A write of the reconciled object itself, such as its status, holds back its own key only.
 
 A cache tells when it has advanced, and then the keys whose writes it has are released. No key is looked at
-before: however many are held back, each step costs O(log n).
+before: however many are held back, each step costs O(log n). Only a list or a bookmark looks at all writes
+that its cache lacks.
 """
 
 import itertools
