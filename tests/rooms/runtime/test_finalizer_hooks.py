@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from declctl.hooks.calls import ReconcileTarget
-from declctl.objects import GroupVersionKind, ObjectView, Requeue
+from declctl.objects import ObjectView, Requeue
 from declctl.runtime.checking.check import read_files
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.loaded_code import load_code
@@ -130,12 +130,8 @@ def test_a_finalizer_that_only_the_server_shows_is_looked_for_later(written, aga
     done = Future()
     done.set_result(written)
     write = SimpleNamespace(change_finalizer=lambda *_, **__: done)
-    kind = GroupVersionKind.of("v1", "Pod")
-    finalizer = HandlerFinalizer(
-        "a/b", kind, lambda _: write, reads_first=False, dry_run=False, may_leave=False
-    )
+    finalizer = HandlerFinalizer("a/b", None, lambda _: write, False, False, False)
     binding = SimpleNamespace(target=ReconcileTarget((), ()), plan=SimpleNamespace(name="a"))
     call = SimpleNamespace(binding=binding, request=SimpleNamespace(key="a/b", id="", causes=()))
     FinalizerSteps().decide(call, finalizer, ObjectView(make_record("a")), in_scope=True)
-    (add,) = call.implementations
-    assert (add.function(), call.adds) == (again, True)
+    assert (call.implementations[0].function(), call.adds) == (again, True)
