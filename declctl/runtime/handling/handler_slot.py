@@ -40,7 +40,7 @@ from declctl.runtime.handling.invocations import (
 )
 from declctl.runtime.handling.queue_listing import QueueListing, list_queue
 from declctl.runtime.handling.tap import HandlerTap
-from declctl.runtime.handling.write_loops import CallGuard
+from declctl.runtime.handling.write_loops import WriteLoops
 from declctl.runtime.log import Log
 from declctl.writes import WriteOrigin, Written
 
@@ -185,8 +185,8 @@ class HandlerSlot(ABC, Generic[T]):
         No effect for a handler of changes: it receives each change, and the next one does not replace it.
         """
 
-    def guard_by(self, guard: CallGuard) -> None:
-        """Ask this guard about own writes of the handler. No effect for a handler of changes."""
+    def guard_by(self, loops: WriteLoops) -> None:
+        """Ask the loops of the process about own writes. No effect for a handler of changes."""
 
     # Bindings and epochs
 

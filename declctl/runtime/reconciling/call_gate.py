@@ -8,35 +8,40 @@ from collections.abc import Callable, Sequence
 
 from declctl.kit import Clock
 from declctl.kit.key_queue import QueueItem
-from declctl.runtime.handling.write_loops import CallGuard, WriteLoops
+from declctl.runtime.handling.write_loops import WriteLoops
 from declctl.runtime.reconciling.unseen_writes import HeldKey, UnseenWrites
 from declctl.workqueue import Admission, Reasons
 
 
 class CallGate:
-    """The gate of one reconciler (`workqueue.Gate`). From any thread.
+    """The gate of one reconciler, with the name `handler` (`workqueue.Gate`). From any thread.
 
     `report` takes a message about a cache that lags. `wake` is called when a cache has what a key waits for.
     """
 
-    def __init__(self, *, clock: Clock, report: Callable[[str], None], wake: Callable[[], None]) -> None:
+    def __init__(
+        self, handler: str, *, clock: Clock, report: Callable[[str], None], wake: Callable[[], None]
+    ) -> None:
+        self.handler = handler
         self.unseen = UnseenWrites(clock=clock, report=report, wake=wake)  # and the keys that they hold back
-        self.guard: CallGuard = WriteLoops(clock=clock, report=report).guard("")
+        self.loops = WriteLoops(
+            clock=clock, report=report
+        )  # those of the process, if the slot belongs to one
         self.own_writes = 0  # times that a key was due because of its own writes alone, and was not taken
 
     def judge(self, item: QueueItem[Reasons]) -> Admission:
         """What becomes of a key whose turn has come."""
         # A retry and a Requeue have no versions: their keys are called in any case.
         versions = item.value.versions
-        if versions and self.guard.is_own(item.key, versions):
+        if versions and self.loops.is_own(self.handler, item.key, versions):
             self.own_writes += 1
             return Admission.SKIP
-        is_held = self.unseen.hold(item.key, self.guard.delay(item.key))
+        is_held = self.unseen.hold(item.key, self.loops.delay(self.handler, item.key))
         return Admission.HOLD if is_held else Admission.CALL
 
     def begins(self, item: QueueItem[Reasons]) -> None:
         """Notice that a worker gets a key."""
-        self.guard.begin(item.key, item.value.versions)
+        self.loops.begin(self.handler, item.key, item.value.versions)
 
     def take_released(self) -> str | None:
         """A key that is held back no longer; None if there is none."""

@@ -44,7 +44,7 @@ from declctl.runtime.handling.invocation import Invocation, MemoOf, ReportOf, Re
 from declctl.runtime.handling.invocations import LONGEST_WAIT_FOR_SYNC, Invocations
 from declctl.runtime.handling.outcomes import InvocationOutcome, LoopEnded, Suspended
 from declctl.runtime.handling.tap import SECRET, TapSubject, is_secret
-from declctl.runtime.handling.write_loops import CallGuard
+from declctl.runtime.handling.write_loops import WriteLoops
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.call_gate import CallGate
 from declctl.runtime.reconciling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
@@ -455,7 +455,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self.finalizers = FinalizerSteps()
         self.leftovers: LeftoverCache | None = None  # objects outside of the scope that have the finalizer
         wake = lambda: self.wake()  # noqa: E731, PLW0108 - the base class sets it later
-        self.gate = CallGate(clock=clock, report=self._report_lag, wake=wake)
+        self.gate = CallGate(binding.plan.name, clock=clock, report=self._report_lag, wake=wake)
         # All failed keys together share a token bucket (10 a second, burst 100), as in client-go.
         limiter = BucketRateLimiter(clock=clock).when
         self._keys = ReconcileQueue[str](clock=clock, epochs=epochs, gate=self.gate, limiter=limiter)
@@ -759,9 +759,9 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         own_kind = _own_informers(self.binding)[0].identity.group_kind
         self.gate.unseen.note(written, origin, caches, own_kind=own_kind)
 
-    def guard_by(self, guard: CallGuard) -> None:
-        """Ask this guard about own writes of the handler."""
-        self.gate.guard = guard
+    def guard_by(self, loops: WriteLoops) -> None:
+        """Ask the loops of the process about own writes of the handler."""
+        self.gate.loops = loops
 
     def _report_lag(self, message: str) -> None:
         self._log.warning(f"{self.name}: {message}", handler=self.name, generation=self.binding.generation)

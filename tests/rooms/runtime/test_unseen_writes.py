@@ -110,7 +110,7 @@ class Keys:
         self.clock = ManualClock()
         self.reports: list[str] = []
         self.woken = 0
-        gate = CallGate(clock=self.clock, report=self.reports.append, wake=self.wake)
+        gate = CallGate("web", clock=self.clock, report=self.reports.append, wake=self.wake)
         self.queue, self.unseen = ReconcileQueue[str](clock=self.clock, gate=gate), gate.unseen
         self.queue.max_running = 2
 
