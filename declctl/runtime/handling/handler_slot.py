@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from declctl.informer.processor import Registration
@@ -609,21 +610,20 @@ class EventSlot(HandlerSlot[Notification]):
 
         PENDING if a newer change of the key waits, runs or is retried: it would be delivered before.
         """
-        taken = self.dead_letters.take(key)
-        if taken is None:
-            return RequeueResult.NONE
-        letter, changes = taken
+        result = self.dead_letters.requeue(key, partial(self._add_again, key))
+        self.wake()
+        return result
+
+    def _add_again(self, key: str, changes: tuple[GivenUp, ...]) -> bool:
+        """Queue changes that were given up, unless a newer one of their key goes before."""
         if not self._synced:
             with self._initial_lock:
                 self._initial_left += sum(change.notification.initial for change in changes)
-        if not self._changes.add_if_free(key, changes):
-            for change in changes:
-                if change.notification.initial and not self._synced:
-                    self._initial_dealt_with()
-            self.dead_letters.put_back(letter, changes)
-            return RequeueResult.PENDING
-        self.wake()
-        return RequeueResult.REQUEUED
+        is_free = self._changes.add_if_free(key, changes)
+        for change in () if is_free else changes:
+            if change.notification.initial and not self._synced:
+                self._initial_dealt_with()
+        return is_free
 
     def continues_as(self, binding: HandlerBinding) -> bool:
         """Whether the binding has the same mode, and its informers have objects of the same kinds."""

@@ -747,12 +747,15 @@ class ReconcileSlot(HandlerSlot[Reasons]):
 
     def requeue(self, key: str) -> RequeueResult:
         """Let a key be reconciled that was given up, with its newest state."""
-        if self.dead_letters.take(key) is None:
-            return RequeueResult.NONE
         cause = Cause("Requeue", self.binding.plan.resource, key, "DeadLetter")
-        self.queue_key(key, cause, rests=False)
+
+        def add(_: tuple[Cause, ...]) -> bool:
+            self.queue_key(key, cause, rests=False)
+            return True
+
+        result = self.dead_letters.requeue(key, add)
         self.wake()
-        return RequeueResult.REQUEUED
+        return result
 
     def written(self, written: Written, origin: WriteOrigin, caches: Iterable[ManagedInformer]) -> None:
         """Hold keys back until the caches have a write of this handler."""
