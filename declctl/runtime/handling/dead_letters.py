@@ -82,10 +82,8 @@ class DeadLetters(Generic[C]):
             entry = _Entry(letter, content, _OWN_BYTES + texts + self._weigh(content))
             self._entries[letter.key] = entry
             self._bytes += entry.weight
-            # A letter that is larger than the limit is kept alone: it is the newest, and its texts explain it.
-            while len(self._entries) > 1 and (
-                len(self._entries) > MOST_LETTERS or self._bytes > MOST_BYTES
-            ):
+            # A letter that is larger than the limit is kept alone: it is the newest one.
+            while len(self._entries) > 1 and (len(self._entries) > MOST_LETTERS or self._bytes > MOST_BYTES):
                 self._remove(next(iter(self._entries)))
                 self.dropped += 1
 

@@ -137,25 +137,20 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         retry_in: float | None = None,
     ) -> TappedCall:
         """What `declctl tap` shows of the call."""
-        subject, binding = self.tap_subject(), self.binding
+        binding = self.binding
         return TappedCall(
             at=clock.now(),
             handler=binding.plan.name,
             resource=binding.plan.resource,
             key=self.item.key,
-            type=subject.type,
+            subject=self.tap_subject(),
             outcome=outcome,
             seconds=clock.monotonic() - self.started,
             generation=binding.generation,
             attempt=self.attempt,
-            reason=subject.reason,
-            causes=subject.causes,
             error=error,
             error_type=error_type,
             retry_in=retry_in,
-            before=subject.before,
-            after=subject.after,
-            is_secret=subject.is_secret,
         )
 
     @property

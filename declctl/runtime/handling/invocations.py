@@ -46,6 +46,7 @@ from declctl.hooks.calls import (
 from declctl.kit import Clock
 from declctl.kit.key_queue import KeyQueue, QueueItem
 from declctl.kit.pending import ItemState
+from declctl.kit.secret_values import is_secret
 from declctl.kit.worker_pool import end_cancellation, ends_worker
 from declctl.manifest.model import OnFailure
 from declctl.objects import Cause, Change, ChangeReason, ChangeType, Notification, ObjectView
@@ -90,7 +91,7 @@ from declctl.runtime.handling.outcomes import (
     Suspended,
     Unsynced,
 )
-from declctl.runtime.handling.tap import TapSubject, is_secret
+from declctl.runtime.handling.tap import TapSubject
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 from declctl.runtime.tracing import CallTrace, TracedCall, tracing
@@ -348,8 +349,8 @@ class Invocations(ABC, Generic[T]):
                 invocation.trace.end(invocation.failures if fault is None else [fault])
             if outcome is not SUCCEEDED:
                 self._log_outcome(invocation, outcome)
-            if (tap := self._slot.tap).is_open:
-                tap.called(
+            if (tap := self._slot.tap).listeners:
+                tap.add(
                     invocation.tapped(
                         outcome.tapped,
                         self._clock,
@@ -633,7 +634,7 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
 
     def tap_subject(self) -> TapSubject:
         """The change; with both states, if one has replaced the other."""
-        notification = self.item.value
+        notification, layout = self.item.value, self.item.value.record.layout
         # The `old` of a Deleted is older than the state before it.
         before = notification.old if notification.type is _MODIFIED else None
         return TapSubject(
@@ -641,7 +642,7 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
             str(self.change.reason),
             before=before,
             after=notification.record,
-            is_secret=is_secret(notification.record),
+            is_secret=is_secret(layout.api_version, layout.kind),
         )
 
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:

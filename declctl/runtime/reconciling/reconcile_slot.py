@@ -43,7 +43,7 @@ from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.runtime.handling.invocation import Invocation, MemoOf, ReportOf, Retry
 from declctl.runtime.handling.invocations import LONGEST_WAIT_FOR_SYNC, Invocations
 from declctl.runtime.handling.outcomes import InvocationOutcome, LoopEnded, Suspended
-from declctl.runtime.handling.tap import SECRET, TapSubject, is_secret
+from declctl.runtime.handling.tap import SECRET, TapSubject
 from declctl.runtime.handling.write_loops import WriteLoops
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.call_gate import CallGate
@@ -198,7 +198,7 @@ class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
 
     def tap_subject(self) -> TapSubject:
         """Why the key is due; of its object, only whether it is a Secret, also of one that is gone."""
-        hidden = self.binding.object_kind == SECRET or is_secret(self.request.obj)
+        hidden = self.binding.object_kind == SECRET
         return TapSubject("Reconcile", causes=self.request.causes, is_secret=hidden)
 
     @property
