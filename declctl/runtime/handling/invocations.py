@@ -59,7 +59,6 @@ from declctl.runtime.handling.binding import (
 from declctl.runtime.handling.calls_under_way import CallsUnderWay, SlotOfCalls
 from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
 from declctl.runtime.handling.failure_log import (
-    FailedAttempt,
     FailureLog,
     cause_of,
     describe_failure,
@@ -432,22 +431,10 @@ class Invocations(ABC, Generic[T]):
                 then = self._then
             elif outcome.becomes_letter:
                 then = "given up: `declctl get deadletters` has it"
-            tell = self._failures.conflict if outcome.is_conflict else self._failures.failed
-            tell(
-                FailedAttempt(
-                    subject=invocation.subject,
-                    key=item.key,
-                    generation=generation,
-                    event_id=invocation.event_id,
-                    failures=invocation.failures,
-                    error=outcome.error,
-                    attempt=outcome.attempt,
-                    most_attempts=invocation.most_attempts,
-                    retry_in=outcome.retry_in,
-                    then=then,
-                    trace_ids={} if invocation.trace is None else invocation.trace.ids(),
-                )
-            )
+            if outcome.is_conflict:
+                self._failures.conflict(invocation, outcome)
+            else:
+                self._failures.failed(invocation, outcome, then)
         elif isinstance(outcome, Gone):
             self._log.info(
                 f"{self._name}: the call for {invocation.subject} ends, and is not repeated: {outcome.error}",

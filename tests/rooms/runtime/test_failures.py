@@ -277,9 +277,7 @@ def test_distinct_faults_are_remembered_within_bounds(log, clock) -> None:
     failures = FailureLog(log, "notify", clock=clock)
     for number in range(10_000):
         failures.count((number,))
-    assert failures.remembered == 100
-    assert failures.count((9_999,)) == 2
-    assert failures.count((0,)) == 1
+    assert [failures.count((number,)) for number in (9_900, 9_901, 9_899, 9_898)] == [2, 2, 1, 1]
 
 
 # Caches that have not synced
