@@ -31,7 +31,7 @@ from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
 from declctl.runtime.handling.failure_log import ClientRefusal
-from declctl.runtime.handling.handler_counts import HandlerProblem
+from declctl.runtime.handling.handler_figures import HandlerProblem
 from declctl.runtime.handling.invocation import Invocation, is_suspended, is_unsynced
 from declctl.runtime.handling.invocations import (
     EventInvocation,
@@ -430,44 +430,27 @@ class HandlerSlot(ABC, Generic[T]):
 
     def statistics(self) -> HandlerStatistics:
         """The figures of this moment."""
-        counts, queue, binding = self.invocations.figures.counts(), self.queue.statistics(), self.binding
-        p50, p95, p99 = counts.percentiles(0.5, 0.95, 0.99)
-        lag, duration = self.invocations.figures.histograms()
+        counted, queue = self.invocations.figures.statistics(), self.queue.statistics()
+        binding = self.binding
         return HandlerStatistics(
             name=self.name,
             mode=str(binding.plan.mode),
             generation=binding.generation,
             synced=self.has_synced,
-            delivered=queue.taken - counts.filtered,
-            succeeded=counts.succeeded,
-            failed=counts.failed,
-            retried=counts.retried,
+            delivered=queue.taken - counted["filtered"],
             merged=queue.merged,
             dropped=queue.dropped,
-            filtered=counts.filtered,
             queued=queue.waiting + queue.backing_off,
             running=queue.running,
             zombies=self.invocations.under_way.zombies,
-            p50_seconds=p50,
-            p95_seconds=p95,
-            p99_seconds=p99,
-            last_error=counts.last_error,
             replayed=self.replayed,
-            last_error_type=counts.last_error_type,
-            last_error_time=counts.last_error_time,
             disabled=bool(binding.target.disabled),
-            expression_errors=counts.expression_errors,
-            timeouts=counts.timeouts,
-            terminal_failures=counts.terminal_failures,
-            gone=counts.gone,
-            conflicts=counts.conflicts,
             dead_letters=len(self.dead_letters),
             dead_letters_dropped=self.dead_letters.dropped,
             resource=binding.plan.resource,
-            lag=lag,
-            duration=duration,
             oldest_call_seconds=self.invocations.under_way.oldest_seconds(),
             problems=self.problems(),
+            **counted,
         )
 
     @property

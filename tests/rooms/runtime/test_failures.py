@@ -10,7 +10,7 @@ from declctl.errors import NotSynced
 from declctl.manifest.model import Delivery, OnFailure, QueueSpec, RetrySpec
 from declctl.objects import ChangeType
 from declctl.runtime.handling.failure_log import FailureLog
-from declctl.runtime.handling.handler_counts import (
+from declctl.runtime.handling.handler_figures import (
     LASTING_SECONDS,
     STREAK_CALLS,
     STREAK_SECONDS,
@@ -390,7 +390,7 @@ def test_a_streak_takes_failed_calls_and_time(bench, clock) -> None:
     raised.append(ValueError("no"))
     slot.work(slot.queue.take())
     streak = slot.invocations.figures.lasting_streak()
-    assert (streak.calls, streak.key, streak.error) == (5, "default/a", "ValueError: no")
+    assert (streak.count, streak.key, streak.error) == (5, "default/a", "ValueError: no")
     raised.append(None)
     slot.work(slot.queue.take())  # of another object, too: the handler works
     assert slot.invocations.figures.lasting_streak() is None
@@ -399,7 +399,7 @@ def test_a_streak_takes_failed_calls_and_time(bench, clock) -> None:
     bench.work()
     assert many.invocations.figures.lasting_streak() is None
     clock.set(STREAK_SECONDS)
-    assert many.invocations.figures.lasting_streak().calls == 5
+    assert many.invocations.figures.lasting_streak().count == 5
 
 
 def test_calls_that_hang_count_at_their_timeout(bench, clock) -> None:
@@ -413,9 +413,9 @@ def test_calls_that_hang_count_at_their_timeout(bench, clock) -> None:
     hanging.gate.set()
     for call in calls:
         call.result(SOON)
-    assert streak.calls == 5
+    assert streak.count == 5
     assert "TimeoutError: it ran longer than its timeout of 0.02 s" in streak.error
-    assert slot.invocations.figures.lasting_streak().calls == 5, "a call that returns late has been counted"
+    assert slot.invocations.figures.lasting_streak().count == 5, "a call that returns late has been counted"
 
 
 def test_a_call_hangs_after_five_minutes_and_its_timeout(bench, clock) -> None:
