@@ -134,7 +134,9 @@ class CircuitBreaker:
                 begun = f"the call for {subject}, on trial, has failed"
             else:
                 return  # a call that began before the breaker opened
-            seconds = self._open(what)
+            seconds = self.policy.backoff.delay(self._round + 1)
+            self._state, self._last_error = BreakerState.OPEN, what
+            self._due = self._clock.monotonic() + seconds
         self._log.warning(
             f"plugin {self.plugin} is suspended (onError: Disable), {begun}: {what}; its handlers wait, and "
             f"one call is tried in {seconds:.3g} s",
@@ -161,13 +163,6 @@ class CircuitBreaker:
                 last_error=self._last_error,
             )
 
-    def _open(self, what: str) -> float:
-        """Open it until the next trial; returns the seconds. Under the lock."""
-        seconds = self.policy.backoff.delay(self._round + 1)
-        self._state, self._last_error = BreakerState.OPEN, what
-        self._due = self._clock.monotonic() + seconds
-        return seconds
-
 
 class CircuitBreakers:
     """The breakers of all plugins. Used on the machinery loop.
@@ -185,8 +180,5 @@ class CircuitBreakers:
 
     def of(self, plugin: str, stamp: str, policy: BreakerPolicy) -> CircuitBreaker:
         """The breaker of a plugin. `stamp` tells its versions and configs apart."""
-        key = (plugin, stamp, policy)
-        breaker = self._breakers.get(key)
-        if breaker is None:
-            breaker = self._breakers[key] = CircuitBreaker(plugin, policy, clock=self._clock, log=self._log)
-        return breaker
+        breaker = CircuitBreaker(plugin, policy, clock=self._clock, log=self._log)
+        return self._breakers.setdefault((plugin, stamp, policy), breaker)

@@ -29,6 +29,8 @@ UNKNOWN_HANDLER = "(unknown)"
 
 _UNKNOWN = WriteOrigin(UNKNOWN_HANDLER, 0)
 _APPLY = "application/apply-patch"  # of YAML or CBOR
+_VERBS = {"POST": WriteVerb.CREATE, "PUT": WriteVerb.UPDATE}
+_RESULTS = {409: WriteResult.CONFLICT, 429: WriteResult.THROTTLED}
 
 
 class _Metadata(msgspec.Struct):
@@ -139,31 +141,22 @@ def _name_in(write: ClientWrite) -> str:
 
 
 def _verb(write: ClientWrite, path: ApiPath) -> WriteVerb:
-    match write.method:
-        case "POST":
-            return WriteVerb.CREATE
-        case "PUT":
-            return WriteVerb.UPDATE
-        case "DELETE":
-            return WriteVerb.DELETE if path.name else WriteVerb.DELETE_COLLECTION
-        case _ if write.content_type.startswith(_APPLY):
-            return WriteVerb.CLIENT_APPLY
-        case _:
-            return WriteVerb.PATCH_STATUS if path.subresource == "status" else WriteVerb.PATCH
+    if write.method == "DELETE":
+        return WriteVerb.DELETE if path.name else WriteVerb.DELETE_COLLECTION
+    if write.method in _VERBS:
+        return _VERBS[write.method]
+    if write.content_type.startswith(_APPLY):
+        return WriteVerb.CLIENT_APPLY
+    return WriteVerb.PATCH_STATUS if path.subresource == "status" else WriteVerb.PATCH
 
 
 def _result(write: ClientWrite) -> WriteResult:
-    match write.error:
-        case None:
-            pass
-        case NotLeader():
-            return WriteResult.NOT_LEADER
-        case asyncio.CancelledError():
-            return WriteResult.CANCELLED
-        case _:
-            return WriteResult.FAILED
+    if isinstance(write.error, NotLeader):
+        return WriteResult.NOT_LEADER
+    if isinstance(write.error, asyncio.CancelledError):
+        return WriteResult.CANCELLED
     status = write.status or 0
-    if status < 300:
+    if write.error is None and status < 300:
         return WriteResult.DRY_RUN if write.dry_run else WriteResult.SUCCEEDED
-    known = {409: WriteResult.CONFLICT, 429: WriteResult.THROTTLED}
-    return known.get(status, WriteResult.REFUSED if status < 500 else WriteResult.FAILED)
+    is_refused = write.error is None and status < 500
+    return _RESULTS.get(status, WriteResult.REFUSED if is_refused else WriteResult.FAILED)

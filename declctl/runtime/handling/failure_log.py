@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from declctl.errors import Conflict, FilterFailed
+from declctl.errors import Conflict, DeclctlError, FilterFailed
 from declctl.hooks.calls import describe, place_of, readable_traceback
 from declctl.kit import Clock
 from declctl.kit.text import exception_text
@@ -154,13 +154,11 @@ class FailureLog:
             traceback=trace,
         )
 
-    def mapping_failed(
-        self, place: str, generation: int, failure: BaseException, what: str, delay: float | None
-    ) -> None:
+    def mapping_failed(self, place: str, generation: int, failure: DeclctlError, delay: float | None) -> None:
         """Log the first of equal failures of a filter or mapping of a reconciler; then the 10th, and so on.
 
-        `place` names the resource and its object, and `what` is the failure in a sentence. The next attempt
-        is in `delay` seconds; None: the change is given up.
+        `place` names the resource and its object. The next attempt is in `delay` seconds; None: the change is
+        given up.
         """
         kind = failure_type(failure)
         # The text is left out, as it may name the object.
@@ -171,7 +169,7 @@ class FailureLog:
         so_far = "" if times == 1 else f" ({times:,} times by now; the first has the traceback)"
         then = "given up" if delay is None else f"again in {delay:.3g} s"
         self._log.error(
-            f"{self._name}: a filter or mapping has failed on {place}: {what}{so_far}; {then}",
+            f"{self._name}: a filter or mapping has failed on {place}: {failure}{so_far}; {then}",
             **self._place(place.partition(" ")[2], generation),
             error_type=kind,
             times=times,

@@ -17,6 +17,7 @@ import msgspec
 from declctl.errors import DeclctlError, NotSynced
 from declctl.kit import Clock
 from declctl.kit.histogram import Histogram
+from declctl.runtime.handling.failure_log import failure_type
 from declctl.runtime.handling.outcomes import (
     SUCCEEDED,
     Failed,
@@ -201,18 +202,11 @@ class HandlerFigures:
             self._note_error(key, outcome.error, outcome.error_type)
 
     def mapping_failed(
-        self,
-        binding: "CallBinding",
-        place: str,
-        what: str,
-        kind: str,
-        first_failed: int | None,
-        *,
-        again: bool,
+        self, binding: "CallBinding", place: str, failure: DeclctlError, first: int | None, *, again: bool
     ) -> None:
-        """Count that a filter or a mapping has failed, as a failed call; `first_failed` is as in `Retry`."""
+        """Count that a filter or a mapping has failed, as a failed call. `first` is that of a `Retry`."""
         with self._lock:
-            self._tally_failure(binding, place, what, kind, first_failed)
+            self._tally_failure(binding, place, str(failure), failure_type(failure), first)
             self._counts.retried += again
             self._counts.failed += not again
 

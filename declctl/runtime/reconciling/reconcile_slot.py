@@ -38,7 +38,6 @@ from declctl.objects import (
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics, WatchStatistics
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
-from declctl.runtime.handling.failure_log import failure_type
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.runtime.handling.invocation import Invocation, MemoOf, ReportOf, Retry
 from declctl.runtime.handling.invocations import LONGEST_WAIT_FOR_SYNC, Invocations
@@ -378,11 +377,8 @@ class Reconciliations(Invocations[Reasons]):
         `place` names the resource and its object. The next attempt is in `delay` seconds; None: the change is
         given up. `first_failed` is the generation on which the change failed first; None for this one.
         """
-        what = str(failure)
-        self.figures.mapping_failed(
-            binding, place, what, failure_type(failure), first_failed, again=delay is not None
-        )
-        self._failures.mapping_failed(place, binding.generation, failure, what, delay)
+        self.figures.mapping_failed(binding, place, failure, first_failed, again=delay is not None)
+        self._failures.mapping_failed(place, binding.generation, failure, delay)
 
     def mapping_waits(self, binding: CallBinding, key: str, fault: DeclctlError) -> None:
         """Count and log that a change waits until the reconciled kind is known, as a call for a cache."""
