@@ -45,15 +45,21 @@ _Before = Callable[[], Mapping[str, Any] | None]
 _CallKey = tuple[str, str]  # handler, key
 
 
-class WriteLoop(msgspec.Struct, frozen=True):
-    """A key that feeds itself. `fields` are those that changed in its last writes."""
+@dataclass(slots=True)
+class WriteLoop:
+    """The writes of one key that lead to the next one: a loop, if there are too many in a minute."""
 
     handler: str
     key: str
-    fights: bool  # somebody else reverts what it writes
-    object: str  # that it writes
-    fields: tuple[str, ...]
+    is_found: bool = False  # it is a loop
+    fights: bool = False  # somebody else reverts what it writes
+    object: str = ""  # that it writes
+    fields: tuple[str, ...] = ()  # that changed in the last writes
     namesake: str = ""  # the field manager of a fight, if the other side has the same one
+    times: deque[float] = field(default_factory=lambda: deque[float](maxlen=MOST_IN_A_MINUTE + 1))
+    reads_left: int | None = None  # of the live object, to know who else writes; None until that is asked
+    delay: float = 0.0
+    until: float = float("-inf")  # monotonic seconds: the key is not reconciled before
 
     def __str__(self) -> str:
         other = (
@@ -98,19 +104,6 @@ class _Call:
     counted: bool = False  # one of its writes was counted
 
 
-@dataclass(slots=True)
-class _Feeding:
-    """The writes of one key that lead to the next one."""
-
-    times: deque[float] = field(default_factory=lambda: deque[float](maxlen=MOST_IN_A_MINUTE + 1))
-    fields: tuple[str, ...] = ()
-    namesake: str = ""  # as in `WriteLoop`
-    reads_left: int | None = None  # of the live object, to know who else writes; None until that is asked
-    loop: WriteLoop | None = None
-    delay: float = 0.0
-    until: float = float("-inf")  # monotonic seconds: the key is not reconciled before
-
-
 class WriteLoops:
     """The loops of all handlers of a process. From any thread.
 
@@ -124,7 +117,7 @@ class WriteLoops:
         self._written: OrderedDict[Version, _OwnWrite] = OrderedDict()
         self._calls: dict[_CallKey, _Call] = {}  # written without the lock, in single steps
         self._last: OrderedDict[tuple[str, str, WriteVerb], _LastWrite] = OrderedDict()
-        self._feeding: dict[_CallKey, _Feeding] = {}
+        self._feeding: dict[_CallKey, WriteLoop] = {}
 
     def note(self, written: Written, origin: WriteOrigin, *, before: _Before) -> None:
         """Note a write that the server has stored."""
@@ -148,18 +141,16 @@ class WriteLoops:
 
     def loops(self) -> Sequence[WriteLoop]:
         """The present loops, by handler and key. Those that have ended are reported and forgotten."""
-        ended: list[WriteLoop] = []
         with self._lock:
             now = self._clock.monotonic()
-            for call, feeding in list(self._feeding.items()):
-                if now - (feeding.times[-1] if feeding.times else 0.0) > _MINUTE + feeding.delay:
-                    del self._feeding[call]
-                    if feeding.loop is not None:
-                        ended.append(feeding.loop)
-            present = [each.loop for each in self._feeding.values() if each.loop is not None]
+            known = list(self._feeding.items())
+            over = [at for at, each in known if now - each.times[-1] > _MINUTE + each.delay]
+            ended = [self._feeding.pop(at) for at in over]
+            present = [each for _, each in sorted(self._feeding.items()) if each.is_found]
         for loop in ended:
-            self._report(f"{loop.handler} {loop.key} does not feed itself any longer")
-        return sorted(present, key=lambda each: (each.handler, each.key))
+            if loop.is_found:
+                self._report(f"{loop.handler} {loop.key} does not feed itself any longer")
+        return present
 
     def is_own(self, handler: str, key: str, reasons: Reasons) -> bool:
         """Whether a key is due because of its own conditional writes alone."""
@@ -204,28 +195,26 @@ class WriteLoops:
         feeding = self._feeding.get(at)
         if not depth and not fights:
             # The cause is a change from outside: what came before does not count any more.
-            if feeding is not None and feeding.loop is None:
+            if feeding is not None and not feeding.is_found:
                 del self._feeding[at]
             return None
         if call.counted:
             return None
         call.counted = True
         if feeding is None:
-            feeding = self._feeding[at] = _Feeding()
+            feeding = self._feeding[at] = WriteLoop(*at)
         feeding.times.append(now)
         # The differences are decoded and compared only when a loop is near.
         if len(feeding.times) > MOST_IN_A_MINUTE // 2 and (cached := before()) is not None:
             _compare(cached, written, feeding, fights=fights)
         many = len(feeding.times) > MOST_IN_A_MINUTE and now - feeding.times[0] < _MINUTE
-        is_new = feeding.loop is None
+        is_new = not feeding.is_found
         if is_new and not (many and (fights or depth > MOST_IN_A_MINUTE)):
             return None
+        feeding.is_found, feeding.fights, feeding.object = True, fights, f"{written.kind} {written.key}"
         feeding.delay = min(LONGEST_DELAY, max(FIRST_DELAY, feeding.delay * 2))
         feeding.until = now + feeding.delay
-        feeding.loop = WriteLoop(
-            *at, fights, f"{written.kind} {written.key}", feeding.fields, feeding.namesake
-        )
-        return f"{feeding.loop}; it is called with growing delays from now on" if is_new else None
+        return f"{feeding}; it is called with growing delays from now on" if is_new else None
 
     def _call(self, origin: WriteOrigin) -> _Call:
         """The call that writes."""
@@ -242,7 +231,7 @@ class WriteLoops:
         return 1 + max(depths) if depths and len(depths) == len(known) else 0
 
 
-def _compare(cached: Mapping[str, Any], written: Written, feeding: _Feeding, *, fights: bool) -> None:
+def _compare(cached: Mapping[str, Any], written: Written, feeding: WriteLoop, *, fights: bool) -> None:
     """Add the fields that a write has changed, and what the state before says of a fight."""
     found, _ = changed_paths(cached, written.obj, most=_MOST_FIELDS + 1)
     fields = dict.fromkeys((*feeding.fields, *found))
