@@ -44,7 +44,7 @@ class _Named(msgspec.Struct):
 
 
 class ClientWrites(msgspec.Struct, frozen=True):
-    """Limits and records the writes of official clients (`transport.official.ClientGate`). From any thread."""
+    """The rate limit and the ledger for writes of official clients (`ClientGate`). From any thread."""
 
     ledger: WriteLedger
     budget: WriteBudget  # the rate limit of all writes, used on `loop`

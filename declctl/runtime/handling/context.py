@@ -171,10 +171,10 @@ class HandlerContext:
     """`ctx` of one call. It is cheap: each part is made at its first use.
 
     It is valid for the length of the call, in the thread or on the loop that the hook runs on.
-    `remember` returns the memo; it is called at the first use of `memo`. `scope` is the object of the call.
+    `remember` returns the memo; each use of `memo` calls it. `scope` is the object of the call.
     """
 
-    __slots__ = ("_environment", "_log", "_memo", "_remember", "_scope", "_snapshots", "_writes")
+    __slots__ = ("_environment", "_log", "_remember", "_scope", "_snapshots", "_writes")
 
     def __init__(
         self,
@@ -184,7 +184,6 @@ class HandlerContext:
         snapshots: Snapshots | None = None,
     ) -> None:
         self._snapshots = _NO_SNAPSHOTS if snapshots is None else snapshots
-        self._memo: Memo | None = None
         self._remember = remember
         self._environment = environment
         self._scope = scope
@@ -213,9 +212,7 @@ class HandlerContext:
     @property
     def memo(self) -> Memo:
         """The memo of the object, or of the handler in a life-cycle hook; it survives reloads."""
-        if self._memo is None:
-            self._memo = self._remember()
-        return self._memo
+        return self._remember()
 
     @property
     def listers(self) -> Listers:
@@ -236,12 +233,9 @@ class HandlerContext:
     def log(self) -> Any:
         """A structlog logger, bound with handler, generation, and key and `event_id` of the call, if any."""
         if self._log is None:
-            names: dict[str, Any] = {"handler": self.handler, "generation": self.generation}
-            if self._scope.key:
-                names["key"] = self._scope.key
-            if event_id := self._scope.event_id:
-                names["event_id"] = event_id
-            self._log = self._environment.log.bind(**names)
+            call = {"key": self._scope.key, "event_id": self._scope.event_id}
+            known = {name: value for name, value in call.items() if value}
+            self._log = self._environment.log.bind(handler=self.handler, generation=self.generation, **known)
         return self._log
 
     @property
