@@ -108,8 +108,10 @@ class FailureLog:
             fields["left_out"] = left_out
         most = invocation.most_attempts
         number = f"attempt {outcome.attempt}" + (f" of {most}" if most else "")
+        if retry_in is not None:
+            then = f"again in {retry_in:.3g} s"
         self._log.error(
-            f"{sentence}; {number}, {then if retry_in is None else f'again in {retry_in:.3g} s'}",
+            f"{sentence}; {number}, {then}",
             **self._attempt(invocation, outcome),
             error_type=failure_type(failures[0]),
             error=exception_text(causes[0])[:_LONGEST_MESSAGE],

@@ -62,17 +62,13 @@ class WriteLoop:
     until: float = float("-inf")  # monotonic seconds: the key is not reconciled before
 
     def __str__(self) -> str:
-        other = (
-            f"another process with the field manager {self.namesake} (such as an install of the same name in "
-            "another namespace)"
-            if self.namesake
-            else "somebody"
-        )
-        why = (
-            f"{other} reverts what it writes to {self.object}"
-            if self.fights
-            else f"its writes to {self.object} lead to its next call"
-        )
+        other = "somebody"
+        if self.namesake:
+            other = f"another process with the field manager {self.namesake} (such as an install of the same "
+            other += "name in another namespace)"
+        why = f"its writes to {self.object} lead to its next call"
+        if self.fights:
+            why = f"{other} reverts what it writes to {self.object}"
         fields = ", ".join(self.fields) or "unknown"
         return (
             f"{self.handler} {self.key}: {why}, more than {MOST_IN_A_MINUTE} times a minute "
