@@ -203,7 +203,7 @@ class CallsUnderWay(Generic[T]):
             self._queue.exclude_from_limit(invocation.item)
         try:
             if tap.listeners:
-                tap.add(invocation.tapped(TapOutcome.OVERDUE, self._clock, error=why))
+                tap.add(invocation.tapped(TapOutcome.OVERDUE, InvocationOutcome(error=why), self._clock))
             self._log.warning(
                 f"{name}: the call for {invocation.item.key} is not waited for any longer: {why}; "
                 "its key is held until it returns",

@@ -349,15 +349,7 @@ class Invocations(ABC, Generic[T]):
             if outcome is not SUCCEEDED:
                 self._log_outcome(invocation, outcome)
             if (tap := self._slot.tap).listeners:
-                tap.add(
-                    invocation.tapped(
-                        outcome.tapped,
-                        self._clock,
-                        error=outcome.error,
-                        error_type=outcome.error_type,
-                        retry_in=outcome.retry_in,
-                    )
-                )
+                tap.add(invocation.tapped(outcome.tapped, outcome, self._clock))
             self._return_item(invocation, outcome, decided)
             verdict = outcome
         finally:
@@ -531,7 +523,7 @@ class Invocations(ABC, Generic[T]):
         letter = DeadLetter(
             handler=self._name,
             key=invocation.item.key,
-            type=invocation.kind,
+            type=invocation.tap_subject().type,
             error=outcome.error,
             error_type=outcome.error_type,
             traceback=end_of_tracebacks(invocation.failures),
@@ -609,11 +601,6 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
             reason=str(change.reason),
             waited=self.lag or 0.0,
         )
-
-    @property
-    def kind(self) -> str:
-        """The type of the change that the handler has received."""
-        return str(self.change.type)
 
     def content(self, state: Retry) -> tuple["GivenUp", ...]:
         """The notification, and what its next attempt needs."""

@@ -186,11 +186,6 @@ class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
         """The ids of changes that have led to the key, which are noted while there are traces."""
         return self.caused_by
 
-    @property
-    def kind(self) -> str:
-        """Reconcile: the handler was called for a key."""
-        return "Reconcile"
-
     def content(self, state: Retry) -> tuple[Cause, ...]:  # noqa: ARG002 - the next call reads the newest state
         """Why the key was due."""
         return self.request.causes
