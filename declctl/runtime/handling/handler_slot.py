@@ -39,7 +39,7 @@ from declctl.runtime.handling.invocations import (
     GivenUp,
     Invocations,
 )
-from declctl.runtime.handling.queue_listing import QueueListing, list_queue
+from declctl.runtime.handling.queue_listing import QueueListing, listed_items
 from declctl.runtime.handling.tap import HandlerTap
 from declctl.runtime.handling.write_loops import WriteLoops
 from declctl.runtime.log import Log
@@ -463,14 +463,16 @@ class HandlerSlot(ABC, Generic[T]):
 
         A call that begins meanwhile may be missing.
         """
-        snapshot = self.queue.snapshot(most)
-        return list_queue(
-            snapshot,
+        there = self.queue.snapshot(most)
+        return QueueListing(
             handler=self.name,
             mode=str(self.binding.plan.mode),
+            waiting=there.waiting,
+            running=there.running,
+            backing_off=there.delayed,
             unmapped=self.unmapped_changes,
-            generation_of=self._generation_of,
-            clock=self._clock,
+            left_out=max(0, there.waiting + there.running + there.delayed - len(there.items)),
+            items=listed_items(there.items, self._generation_of, self._clock),
         )
 
     def _generation_of(self, item: PendingItem) -> int | None:
