@@ -66,8 +66,7 @@ class CircuitBreaker:
         self._log = log
         self._lock = threading.Lock()  # guards all below
         self._present = BreakerStatus()
-        self._subject = ""  # for which the first of the failed calls in a row was made
-        self._several = False  # they were not all for this one
+        self._failed: set[str] = set()  # the subjects of the failed calls in a row, while it is closed
         self._round = 0  # trials that have failed since it opened
         self._due = 0.0  # monotonic time of the next trial
         self._tried = ""  # the subject of the last trial
@@ -98,9 +97,10 @@ class CircuitBreaker:
     def succeeded(self, subject: str) -> None:
         """A call has succeeded: the breaker closes, unless it is open and the call was not its trial."""
         with self._lock:
-            present, self._several = self._present, False
+            present = self._present
             if present.state is BreakerState.CLOSED:
                 present.failures = 0
+                self._failed.clear()
                 return
             if not self._is_trial(subject):
                 return  # a call that began before the breaker opened
@@ -120,13 +120,12 @@ class CircuitBreaker:
             present = self._present
             present.failures += 1
             if present.state is BreakerState.CLOSED:
-                if present.failures == 1:
-                    self._subject = subject
-                self._several = self._several or subject != self._subject
-                if present.failures < self.policy.failures or not self._several:
+                self._failed.add(subject)
+                if present.failures < self.policy.failures or len(self._failed) < 2:
                     return
                 present.opened += 1
                 self._round = 0
+                self._failed.clear()
                 begun = f"after {present.failures} failed calls in a row, the last for {subject}"
             elif self._is_trial(subject):
                 self._round += 1

@@ -5,7 +5,7 @@ Each way in which a call ends is counted once: for the slot, and for the generat
 """
 
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -155,7 +155,7 @@ class HandlerFigures:
         self._lag, self._duration = Histogram(HANDLER_BOUNDS), Histogram(HANDLER_BOUNDS)  # of calls
         self._streak: _FailureStreak | None = None  # None if the newest call has succeeded
         # By key, in the order of their first failures: what has failed, and is to be called again.
-        self._failing: OrderedDict[str, FailingKey] = OrderedDict()
+        self._failing: dict[str, FailingKey] = {}
 
     def ended(self, invocation: "Invocation[Any]", outcome: InvocationOutcome) -> None:
         """Count how a call has ended."""
