@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from declctl.kit import Clock
 from declctl.kit.key_queue import KeyQueue, QueueItem
-from declctl.runtime.handling.handler_figures import LASTING_SECONDS, HandlerFigures, HandlerProblem
+from declctl.runtime.handling.handler_counts import LASTING_SECONDS, HandlerProblem
+from declctl.runtime.handling.handler_figures import HandlerFigures
 from declctl.runtime.handling.outcomes import SUCCEEDED, Failed, InvocationOutcome, ran_longer_than
 from declctl.runtime.handling.tap import HandlerTap, TapOutcome
 from declctl.runtime.log import Log

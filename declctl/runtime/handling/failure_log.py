@@ -3,39 +3,25 @@
 A fault of the code may concern thousands of objects at the same time. So each distinct fault has its
 traceback once, further lines have a count, and no fault fills the log. `FailureLog` decides that for handlers
 of both modes, and counts faults for schedules.
-
-Texts and causes of exceptions come from user code, and may themselves raise when they are read: each function
-here has an answer for that case, and raises nothing.
 """
 
 import threading
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any
 
 import msgspec
 
-from declctl.errors import Conflict, DeclctlError, FilterFailed
-from declctl.hooks.calls import describe, place_of, readable_traceback
+from declctl.errors import DeclctlError
+from declctl.hooks.calls import place_of, readable_traceback
 from declctl.kit import Clock
-from declctl.kit.text import exception_text
+from declctl.runtime.handling.failures import failure_text, failure_type, internal_fault, raised_by
+from declctl.runtime.handling.invocation import Invocation
+from declctl.runtime.handling.outcomes import Failed
 from declctl.runtime.log import Log
 
-if TYPE_CHECKING:  # for annotations alone
-    from declctl.runtime.handling.invocation import Invocation
-    from declctl.runtime.handling.outcomes import Failed
-
-E = TypeVar("E", bound=BaseException)
-F = TypeVar("F")
-
 SILENCE = 60.0  # seconds of a count of lines
-# In characters: the text of an exception may contain a whole object.
-_LONGEST_MESSAGE = 2000
-_LONGEST_TRACEBACK = 20_000
-_LONGEST_TRACEBACK_OF_LETTER = 4000  # its end: a handler may have a thousand letters
-_MOST_QUIET_CONFLICTS = 5  # attempts of one item; an item that is in conflict after them fails on
-_LONGEST_CHAIN = 20  # causes that are followed; a chain of causes may be a ring
+_LONGEST_TRACEBACK = 20_000  # in characters: the text of an exception may contain a whole object
 _MOST_FAULTS = 100  # of one handler that are remembered, so that their tracebacks are logged once
 
 
@@ -84,12 +70,12 @@ class FailureLog:
         self._faults: OrderedDict[tuple[object, ...], _Fault] = OrderedDict()  # the newest last
         self._waits = LineLimit(most=1)  # lines about waits for caches
 
-    def failed(self, invocation: "Invocation[Any]", outcome: "Failed", then: str) -> None:
+    def failed(self, invocation: Invocation[Any], outcome: Failed, then: str) -> None:
         """Log the failures of an attempt, and when the next one is; `then` says what follows the last one."""
         failures, retry_in = invocation.failures, outcome.retry_in
         sentence = f"{self._name} failed on {invocation.subject}: {outcome.error}"
         # The text of an exception is left out, as it may name the object.
-        causes = [_raised(failure) for failure in failures]
+        causes = [raised_by(failure) for failure in failures]
         places = [(type(cause).__qualname__, place_of(cause)) for cause in causes]
         with self._lock:
             fault = self._counted((invocation.binding.generation, *places))
@@ -114,13 +100,13 @@ class FailureLog:
             f"{sentence}; {number}, {then}",
             **self._attempt(invocation, outcome),
             error_type=failure_type(failures[0]),
-            error=exception_text(causes[0])[:_LONGEST_MESSAGE],
+            error=failure_text(failures[0]),
             times=times,
             max_attempts=most,
             **fields,
         )
 
-    def conflict(self, invocation: "Invocation[Any]", outcome: "Failed") -> None:
+    def conflict(self, invocation: Invocation[Any], outcome: Failed) -> None:
         """Log that others have written what a call has written, so that it is made again."""
         self._log.debug(
             f"{self._name} is called again on {invocation.subject} in {outcome.retry_in:.3g} s: "
@@ -128,7 +114,7 @@ class FailureLog:
             **self._attempt(invocation, outcome),
         )
 
-    def _attempt(self, invocation: "Invocation[Any]", outcome: "Failed") -> dict[str, object]:
+    def _attempt(self, invocation: Invocation[Any], outcome: Failed) -> dict[str, object]:
         """By which a line about an attempt is found: what was called for what, and when it is again."""
         return {
             **self._place(invocation.item.key, invocation.binding.generation),
@@ -164,7 +150,7 @@ class FailureLog:
         """
         kind = failure_type(failure)
         # The text is left out, as it may name the object.
-        times = self.count((generation, "keys", kind, place_of(_raised(failure)), delay is None))
+        times = self.count((generation, "keys", kind, place_of(raised_by(failure)), delay is None))
         # One fault of the code may concern thousands of objects.
         if not _is_round(times):
             return
@@ -224,121 +210,6 @@ class FailureLog:
         if len(self._faults) > _MOST_FAULTS:
             self._faults.popitem(last=False)
         return known
-
-
-def is_quiet_conflict(failures: Sequence[BaseException], attempt: int) -> bool:
-    """Whether an attempt has failed only because others have written meanwhile, which the next one solves."""
-    return attempt <= _MOST_QUIET_CONFLICTS and all(_is_outdated(failure) for failure in failures)
-
-
-def _is_outdated(failure: BaseException) -> bool:
-    error = cause_of(failure, Conflict)
-    if error is not None:
-        return error.is_outdated
-    return is_refused(failure, lambda refusal: refusal.is_outdated)
-
-
-class _Cause(msgspec.Struct):
-    reason: str = ""
-
-
-class _Details(msgspec.Struct):
-    name: str = ""
-    group: str = ""
-    kind: str = ""  # the name of the resource, or for some refusals the kind
-    causes: list[_Cause] = []
-
-
-class ClientRefusal(msgspec.Struct):
-    """The Status with which an API server has refused a request of an official client, as far as needed."""
-
-    reason: Literal["NotFound", "Conflict"]
-    details: _Details = msgspec.field(default_factory=_Details)
-
-    @property
-    def is_outdated(self) -> bool:
-        """Whether the write was based on a state that is not the newest, as in `Conflict`."""
-        return self.reason == "Conflict" and all(
-            cause.reason != "FieldManagerConflict" for cause in self.details.causes
-        )
-
-
-def is_refused(failure: BaseException, such: Callable[[ClientRefusal], bool]) -> bool:
-    """Whether `such` a 404 or 409 of an official client has made a call fail, as `cause_of` finds it."""
-
-    def find(error: BaseException) -> ClientRefusal | None:
-        refusal = _refusal(error)
-        return refusal if refusal is not None and such(refusal) else None
-
-    return _first_in(failure, find) is not None
-
-
-def _refusal(error: BaseException) -> ClientRefusal | None:
-    try:
-        # By its attribute: the classes of three official clients have it, and take half a second to import.
-        return msgspec.json.decode(getattr(error, "body", b""), type=ClientRefusal)
-    except BaseException:  # noqa: BLE001 - another body, or user code that raises when it is read
-        return None
-
-
-def describe_failure(failure: BaseException) -> str:
-    """The failure in a sentence of at most 2000 characters, for status and log."""
-    what = exception_text(failure) if isinstance(failure, FilterFailed) else describe(_raised(failure))
-    return what[:_LONGEST_MESSAGE]
-
-
-def internal_fault(fault: BaseException) -> str:
-    """A fault of declctl itself, in words."""
-    return f"internal fault of declctl: {describe_failure(fault)}"
-
-
-def failure_type(failure: BaseException) -> str:
-    """The class of the failure. Unlike its text, all clients of the admin server may see it."""
-    return type(_raised(failure)).__name__
-
-
-def end_of_tracebacks(failures: Sequence[BaseException]) -> str:
-    """The end of the tracebacks, where the lines of the handler and the exception are."""
-    return "".join(map(readable_traceback, failures))[-_LONGEST_TRACEBACK_OF_LETTER:]
-
-
-def cause_of(failure: BaseException, kind: type[E]) -> E | None:
-    """The error of a class that made a call fail; None for other failures.
-
-    It is the failure itself, its cause (`raise … from error`), or a member of a group of such failures. An
-    error that is raised in an `except` of the class without `from` is another failure.
-    """
-    return _first_in(failure, lambda error: error if isinstance(error, kind) else None)
-
-
-def _first_in(failure: BaseException, find: Callable[[BaseException], F | None]) -> F | None:
-    """What `find` finds in a failure or one of its causes; of a group, every member has to have it."""
-    error: BaseException | None = failure
-    # Not `__context__`: an error that is raised while another one is handled is another failure.
-    for _ in range(_LONGEST_CHAIN):
-        if error is None:
-            return None
-        if (found := find(error)) is not None:
-            return found
-        if isinstance(error, BaseExceptionGroup):
-            several: tuple[BaseException, ...] = error.exceptions
-            of_each = [_first_in(each, find) for each in several]
-            return None if None in of_each else of_each[0]
-        error = _cause(error)
-    return None
-
-
-def _raised(failure: BaseException) -> BaseException:
-    """What user code has raised; `or` is not used, because bool() of the exception may be False or raise."""
-    cause = _cause(failure)
-    return failure if cause is None else cause
-
-
-def _cause(failure: BaseException) -> BaseException | None:
-    try:
-        return failure.__cause__
-    except BaseException:  # noqa: BLE001 - user code: a class of exceptions may have a property of that name
-        return None
 
 
 def _rounded(seconds: float | None) -> float | None:

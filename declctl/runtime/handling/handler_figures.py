@@ -7,17 +7,18 @@ Each way in which a call ends is counted once: for the slot, and for the generat
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import msgspec
+from typing import Any, NamedTuple
 
 from declctl.errors import DeclctlError, NotSynced
 from declctl.kit import Clock
 from declctl.kit.histogram import Histogram
-from declctl.runtime.handling.failure_log import failure_type
+from declctl.runtime.handling.binding import CallBinding
+from declctl.runtime.handling.failures import failure_type
+from declctl.runtime.handling.handler_counts import LASTING_SECONDS, HandlerProblem
+from declctl.runtime.handling.invocation import Invocation
 from declctl.runtime.handling.outcomes import (
     SUCCEEDED,
     Failed,
@@ -28,46 +29,11 @@ from declctl.runtime.handling.outcomes import (
     Unsynced,
 )
 
-if TYPE_CHECKING:  # for annotations alone
-    from declctl.runtime.handling.binding import CallBinding
-    from declctl.runtime.handling.invocation import Invocation
-
-
 # Of the histograms of handlers, in seconds: from a function that only looks to one that waits for others.
 HANDLER_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _DURATIONS_KEPT = 512
 # A handler is unhealthy if so many calls in a row have failed, over so many seconds.
 STREAK_CALLS, STREAK_SECONDS = 5, 10.0
-LASTING_SECONDS = 300.0
-"""A handler is unhealthy if a call has not returned, or a key goes on failing, after so many seconds."""
-
-
-class HandlerProblem(msgspec.Struct, frozen=True):
-    """One reason for which a handler is unhealthy, with the worst of what it concerns.
-
-    The worst is the oldest call that hangs, or the key that has failed for the longest time; of CallsFail, it
-    is the newest call. As text, it is a sentence for people.
-    """
-
-    reason: str  # of the condition HandlersHealthy
-    count: int  # the calls or keys that it concerns
-    since: datetime  # when the worst of them began, in UTC
-    key: str  # of the worst
-    generation: int  # of the worst call, or of the newest one for the worst key
-    error: str | None = None  # of CallsFail
-    error_type: str | None = None  # with which it has failed
-
-    def __str__(self) -> str:
-        since, count, key = f"since {self.since:%Y-%m-%d %H:%M:%S} UTC", f"{self.count:,}", self.key
-        newest = f"the newest with generation {self.generation} for {key}: {self.error}"
-        calls = "1 call has" if self.count == 1 else f"{count} calls have"
-        keys = "1 key fails" if self.count == 1 else f"{count} keys fail"
-        return {
-            "HandlerSuspended": f"suspended, as {count} of its calls do not return, that for {key} {since}",
-            "CallHangs": f"{calls} not returned, the oldest for {key} {since}",
-            "CallsFail": f"the last {count} calls have failed, {since}, {newest}",
-            "KeysFail": f"{keys} again and again, {key} {since}: {self.error_type}",
-        }[self.reason]
 
 
 class FailingKey(NamedTuple):
@@ -109,41 +75,6 @@ class _Counts:
     last_error_time: datetime | None = None
 
 
-@dataclass(slots=True)
-class CallTally:
-    """The calls of a handler on one generation, retries included.
-
-    `HandlerFigures` writes it under its lock; the probation reads it without a lock. A call counts when it
-    returns, or as failed at its `timeout`. A call that fails because of an unsynced cache does not count.
-    """
-
-    calls: int = 0
-    failed: int = 0
-    last_error: str | None = None
-    longest: float = 0.0  # seconds, without calls that timed out
-    # Failures of changes that failed first on another generation, by its number.
-    inherited: dict[int, int] = field(default_factory=dict[int, int])
-
-    def without_inherited(self, generation: int) -> "CallTally":
-        """A copy without failures of changes that failed first on that generation, or on an older one."""
-        # A copy: a worker may add a generation meanwhile.
-        inherited = sum(count for first, count in tuple(self.inherited.items()) if first <= generation)
-        return CallTally(self.calls - inherited, self.failed - inherited, self.last_error, self.longest)
-
-    @property
-    def ratio(self) -> float:
-        """The ratio of failed calls; 0 without calls."""
-        return self.failed / self.calls if self.calls else 0.0
-
-    def __add__(self, other: "CallTally") -> "CallTally":
-        return CallTally(
-            self.calls + other.calls, self.failed + other.failed, other.last_error or self.last_error
-        )
-
-    def __str__(self) -> str:
-        return f"{self.failed} of {self.calls} calls"
-
-
 class HandlerFigures:
     """The figures of one slot since the process started. From any thread."""
 
@@ -157,7 +88,7 @@ class HandlerFigures:
         # By key, in the order of their first failures: what has failed, and is to be called again.
         self._failing: dict[str, FailingKey] = {}
 
-    def ended(self, invocation: "Invocation[Any]", outcome: InvocationOutcome) -> None:
+    def ended(self, invocation: Invocation[Any], outcome: InvocationOutcome) -> None:
         """Count how a call has ended."""
         counts, tally = self._counts, invocation.binding.tally
         took = self._clock.monotonic() - invocation.started
@@ -190,7 +121,7 @@ class HandlerFigures:
                 self._note_error(invocation.item.key, outcome.error, NotSynced.__name__)
                 counts.retried += 1
 
-    def timed_out(self, invocation: "Invocation[Any]", failed: Failed) -> None:
+    def timed_out(self, invocation: Invocation[Any], failed: Failed) -> None:
         """Count a call as failed that has exceeded its timeout, and runs still."""
         with self._lock:
             self._counts.timeouts += 1
@@ -202,7 +133,7 @@ class HandlerFigures:
             self._note_error(key, outcome.error, outcome.error_type)
 
     def mapping_failed(
-        self, binding: "CallBinding", place: str, failure: DeclctlError, first: int | None, *, again: bool
+        self, binding: CallBinding, place: str, failure: DeclctlError, first: int | None, *, again: bool
     ) -> None:
         """Count that a filter or a mapping has failed, as a failed call. `first` is that of a `Retry`."""
         with self._lock:
@@ -279,7 +210,7 @@ class HandlerFigures:
 
     # The methods below are called under the lock.
 
-    def _count_failure(self, invocation: "Invocation[Any]", outcome: Failed | Interrupted) -> None:
+    def _count_failure(self, invocation: Invocation[Any], outcome: Failed | Interrupted) -> None:
         """Count a failed call for the slot and for the generation, once."""
         binding, key = invocation.binding, invocation.item.key
         self._tally_failure(binding, key, outcome.error, outcome.error_type, invocation.first_failed)
@@ -295,7 +226,7 @@ class HandlerFigures:
             self._streak = _FailureStreak(problem, began, several)
 
     def _tally_failure(
-        self, binding: "CallBinding", key: str, error: str, kind: str, first_failed: int | None
+        self, binding: CallBinding, key: str, error: str, kind: str, first_failed: int | None
     ) -> None:
         """The same for a call, or for what counts as one. `first_failed` is as in `Retry`."""
         tally = binding.tally

@@ -30,8 +30,8 @@ from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
-from declctl.runtime.handling.failure_log import ClientRefusal
-from declctl.runtime.handling.handler_figures import HandlerProblem
+from declctl.runtime.handling.failures import ClientRefusal
+from declctl.runtime.handling.handler_counts import HandlerProblem
 from declctl.runtime.handling.invocation import Invocation, is_suspended, is_unsynced
 from declctl.runtime.handling.invocations import (
     EventInvocation,

@@ -58,8 +58,8 @@ from declctl.runtime.handling.binding import (
 )
 from declctl.runtime.handling.calls_under_way import CallsUnderWay, SlotOfCalls
 from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
-from declctl.runtime.handling.failure_log import (
-    FailureLog,
+from declctl.runtime.handling.failure_log import FailureLog
+from declctl.runtime.handling.failures import (
     cause_of,
     describe_failure,
     end_of_tracebacks,

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import msgspec
 
-from declctl.runtime.handling.failure_log import failure_type
+from declctl.runtime.handling.failures import failure_type
 from declctl.runtime.handling.tap import TapOutcome
 
 

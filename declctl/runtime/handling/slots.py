@@ -22,7 +22,7 @@ from declctl.manifest.model import DrainPolicy, filters_differ
 from declctl.objects import Notification
 from declctl.runtime.caching.managed_informer import ManagedInformer, cached_record
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
-from declctl.runtime.handling.handler_figures import HandlerProblem
+from declctl.runtime.handling.handler_counts import HandlerProblem
 from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding, HandlerSlot
 from declctl.runtime.handling.moves import FreshnessProof, MoveDifferences, Refilter
 from declctl.runtime.handling.tap import HandlerTap

@@ -14,7 +14,7 @@ import msgspec
 
 from declctl.kit import Clock
 from declctl.manifest.model import ReloadSpec
-from declctl.runtime.handling.handler_figures import CallTally
+from declctl.runtime.handling.handler_counts import CallTally
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.reloading.generation import Generation
 

@@ -21,7 +21,7 @@ from declctl.kit.text import excerpt
 from declctl.manifest import Plan
 from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import ResourceRequirement
-from declctl.runtime.handling.handler_figures import HandlerProblem
+from declctl.runtime.handling.handler_counts import HandlerProblem
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.handling.tap import HandlerTap, TapMark
 from declctl.runtime.process import Process

@@ -16,7 +16,7 @@ from declctl.admin.page.alarms import Alarm, Level, alarms
 from declctl.leadership import LeadershipStatus
 from declctl.manifest import plan
 from declctl.manifest.model import ControllerSpec, IndexerSpec, ResourceSpec
-from declctl.runtime.handling.handler_figures import HandlerProblem
+from declctl.runtime.handling.handler_counts import HandlerProblem
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.generation import OldGeneration

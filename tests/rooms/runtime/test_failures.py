@@ -10,12 +10,8 @@ from declctl.errors import NotSynced
 from declctl.manifest.model import Delivery, OnFailure, QueueSpec, RetrySpec
 from declctl.objects import ChangeType
 from declctl.runtime.handling.failure_log import FailureLog
-from declctl.runtime.handling.handler_figures import (
-    LASTING_SECONDS,
-    STREAK_CALLS,
-    STREAK_SECONDS,
-    HandlerProblem,
-)
+from declctl.runtime.handling.handler_counts import LASTING_SECONDS, HandlerProblem
+from declctl.runtime.handling.handler_figures import STREAK_CALLS, STREAK_SECONDS
 from declctl.runtime.reporting.reporter import named_handlers
 from declctl.testing import until
 from tests.rooms.runtime.conftest import EVERY_SECOND, ONCE, SOON, Hanging, errors, fails

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declctl.manifest.model import ReloadSpec
-from declctl.runtime.handling.handler_figures import CallTally as Tally
+from declctl.runtime.handling.handler_counts import CallTally as Tally
 from declctl.runtime.reloading.earlier import KEPT_BYTES, EarlierGenerations
 from declctl.runtime.reloading.probation import CallComparison, ProbationPeriod, Verdict, what_failed
 
