@@ -8,7 +8,7 @@ of both modes, and counts faults for schedules.
 import threading
 import traceback
 from collections import OrderedDict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,9 +16,11 @@ from declctl.errors import DeclctlError
 from declctl.hooks.calls import place_of, readable_traceback
 from declctl.kit import Clock
 from declctl.runtime.handling.failures import failure_text, failure_type, internal_fault, raised_by
-from declctl.runtime.handling.invocation import Invocation
-from declctl.runtime.handling.outcomes import Failed
 from declctl.runtime.log import Log
+
+if TYPE_CHECKING:  # for annotations alone
+    from declctl.runtime.handling.invocation import Invocation
+    from declctl.runtime.handling.outcomes import Failed
 
 SILENCE = 60.0  # seconds of a count of lines
 _LONGEST_TRACEBACK = 20_000  # in characters: the text of an exception may contain a whole object
@@ -70,7 +72,7 @@ class FailureLog:
         self._faults: OrderedDict[tuple[object, ...], _Fault] = OrderedDict()  # the newest last
         self._waits = LineLimit(most=1)  # lines about waits for caches
 
-    def failed(self, invocation: Invocation[Any], outcome: Failed, then: str) -> None:
+    def failed(self, invocation: "Invocation[Any]", outcome: "Failed", then: str) -> None:
         """Log the failures of an attempt, and when the next one is; `then` says what follows the last one."""
         failures, retry_in = invocation.failures, outcome.retry_in
         sentence = f"{self._name} failed on {invocation.subject}: {outcome.error}"
@@ -106,7 +108,7 @@ class FailureLog:
             **fields,
         )
 
-    def conflict(self, invocation: Invocation[Any], outcome: Failed) -> None:
+    def conflict(self, invocation: "Invocation[Any]", outcome: "Failed") -> None:
         """Log that others have written what a call has written, so that it is made again."""
         self._log.debug(
             f"{self._name} is called again on {invocation.subject} in {outcome.retry_in:.3g} s: "
@@ -114,7 +116,7 @@ class FailureLog:
             **self._attempt(invocation, outcome),
         )
 
-    def _attempt(self, invocation: Invocation[Any], outcome: Failed) -> dict[str, object]:
+    def _attempt(self, invocation: "Invocation[Any]", outcome: "Failed") -> dict[str, object]:
         """By which a line about an attempt is found: what was called for what, and when it is again."""
         return {
             **self._place(invocation.item.key, invocation.binding.generation),

@@ -10,15 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declctl.errors import DeclctlError, NotSynced
 from declctl.kit import Clock
 from declctl.kit.histogram import Histogram
-from declctl.runtime.handling.binding import CallBinding
 from declctl.runtime.handling.failures import failure_type
 from declctl.runtime.handling.handler_counts import LASTING_SECONDS, HandlerProblem
-from declctl.runtime.handling.invocation import Invocation
 from declctl.runtime.handling.outcomes import (
     SUCCEEDED,
     Failed,
@@ -28,6 +26,10 @@ from declctl.runtime.handling.outcomes import (
     NotCalled,
     Unsynced,
 )
+
+if TYPE_CHECKING:  # for annotations alone
+    from declctl.runtime.handling.binding import CallBinding
+    from declctl.runtime.handling.invocation import Invocation
 
 # Of the histograms of handlers, in seconds: from a function that only looks to one that waits for others.
 HANDLER_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -88,7 +90,7 @@ class HandlerFigures:
         # By key, in the order of their first failures: what has failed, and is to be called again.
         self._failing: dict[str, FailingKey] = {}
 
-    def ended(self, invocation: Invocation[Any], outcome: InvocationOutcome) -> None:
+    def ended(self, invocation: "Invocation[Any]", outcome: InvocationOutcome) -> None:
         """Count how a call has ended."""
         counts, tally = self._counts, invocation.binding.tally
         took = self._clock.monotonic() - invocation.started
@@ -121,7 +123,7 @@ class HandlerFigures:
                 self._note_error(invocation.item.key, outcome.error, NotSynced.__name__)
                 counts.retried += 1
 
-    def timed_out(self, invocation: Invocation[Any], failed: Failed) -> None:
+    def timed_out(self, invocation: "Invocation[Any]", failed: Failed) -> None:
         """Count a call as failed that has exceeded its timeout, and runs still."""
         with self._lock:
             self._counts.timeouts += 1
@@ -133,7 +135,7 @@ class HandlerFigures:
             self._note_error(key, outcome.error, outcome.error_type)
 
     def mapping_failed(
-        self, binding: CallBinding, place: str, failure: DeclctlError, first: int | None, *, again: bool
+        self, binding: "CallBinding", place: str, failure: DeclctlError, first: int | None, *, again: bool
     ) -> None:
         """Count that a filter or a mapping has failed, as a failed call. `first` is that of a `Retry`."""
         with self._lock:
@@ -210,7 +212,7 @@ class HandlerFigures:
 
     # The methods below are called under the lock.
 
-    def _count_failure(self, invocation: Invocation[Any], outcome: Failed | Interrupted) -> None:
+    def _count_failure(self, invocation: "Invocation[Any]", outcome: Failed | Interrupted) -> None:
         """Count a failed call for the slot and for the generation, once."""
         binding, key = invocation.binding, invocation.item.key
         self._tally_failure(binding, key, outcome.error, outcome.error_type, invocation.first_failed)
@@ -226,7 +228,7 @@ class HandlerFigures:
             self._streak = _FailureStreak(problem, began, several)
 
     def _tally_failure(
-        self, binding: CallBinding, key: str, error: str, kind: str, first_failed: int | None
+        self, binding: "CallBinding", key: str, error: str, kind: str, first_failed: int | None
     ) -> None:
         """The same for a call, or for what counts as one. `first_failed` is as in `Retry`."""
         tally = binding.tally
