@@ -12,3 +12,7 @@ class Unreadable(Exception):
     @property
     def __context__(self) -> BaseException:
         raise SystemExit(5)
+
+    @property
+    def body(self) -> bytes:
+        raise SystemExit(6)

@@ -60,7 +60,7 @@ class TapStreams:
         refused = self._unknown(chosen)
         if refused is not None:
             return refused
-        if len(self._runtime.tap) >= MOST_LISTENERS:
+        if len(self._runtime.tap.listeners) >= MOST_LISTENERS:
             busy = refusal(503, f"{MOST_LISTENERS} clients listen already; end one of them first.")
             busy.headers["Retry-After"] = "1"
             return busy

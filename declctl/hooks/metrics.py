@@ -185,12 +185,6 @@ class CounterLineage:
         # By name: the sums of retired members. A metric in it is replaced, and never changed.
         self._retired: dict[str, Metric] = {}
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no generation has a member of it."""
-        with self._lock:
-            return not self._members
-
     def join(self, registry: MetricsRegistry) -> None:
         """Add the registry of a committed generation. No effect if it is there."""
         with self._lock:

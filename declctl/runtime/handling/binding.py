@@ -32,7 +32,7 @@ from declctl.objects.differences import ChangedPaths
 from declctl.objects.expressions import EvaluationFailed, Expression, compile_expression
 from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots, SnapshotSource
-from declctl.runtime.handling.failure_log import ClientRefusal
+from declctl.runtime.handling.failures import ClientRefusal
 from declctl.runtime.handling.handler_counts import CallTally, HandlerProblem
 from declctl.workqueue import QueueStatistics
 from declctl.writes import CallScope

@@ -203,8 +203,8 @@ class CallsUnderWay(Generic[T]):
             invocation.keeps_worker = is_kept = self._is_at_bound(invocation)
             self._queue.exclude_from_limit(invocation.item)
         try:
-            if tap.is_open:
-                tap.called(invocation.tapped(TapOutcome.OVERDUE, self._clock, error=why))
+            if tap.listeners:
+                tap.add(invocation.tapped(TapOutcome.OVERDUE, InvocationOutcome(error=why), self._clock))
             self._log.warning(
                 f"{name}: the call for {invocation.item.key} is not waited for any longer: {why}; "
                 "its key is held until it returns",

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
+from msgspec.structs import replace
 
 from declctl.kit import Clock
 from declctl.kit.backoff import Backoff
@@ -40,13 +41,13 @@ class BreakerPolicy(NamedTuple):
     backoff: Backoff  # of the trials
 
 
-class BreakerStatus(msgspec.Struct, frozen=True):
+class BreakerStatus(msgspec.Struct):
     """A breaker at one moment."""
 
-    state: BreakerState
-    failures: int  # failed calls since the last success
-    opened: int  # how often it has gone from Closed to Open
-    trials: int  # calls on trial
+    state: BreakerState = BreakerState.CLOSED
+    failures: int = 0  # failed calls since the last success
+    opened: int = 0  # how often it has gone from Closed to Open
+    trials: int = 0  # calls on trial
     next_trial_seconds: float | None = None  # until the next one may begin; None unless it is Open
     last_error: str | None = None  # of the last failed call, while it is not closed
 
@@ -64,17 +65,12 @@ class CircuitBreaker:
         self._clock = clock
         self._log = log
         self._lock = threading.Lock()  # guards all below
-        self._state = BreakerState.CLOSED
-        self._failures = 0  # in a row
-        self._subject = ""  # for which the first of them was made
-        self._several = False  # they were not all for this one
-        self._opened = 0
-        self._trials = 0  # in this process
+        self._present = BreakerStatus()
+        self._failed: set[str] = set()  # the subjects of the failed calls in a row, while it is closed
         self._round = 0  # trials that have failed since it opened
         self._due = 0.0  # monotonic time of the next trial
         self._tried = ""  # the subject of the last trial
         self._others_wait = False  # another subject has asked since that trial began, and was refused
-        self._last_error: str | None = None
         self._waiting: set[Callable[[], None]] = set()  # called when it closes
 
     def enter(self, subject: str, wake: Callable[[], None]) -> float:
@@ -83,31 +79,33 @@ class CircuitBreaker:
         `subject` names the handler and its object. `wake` is called, once, if the breaker closes before that.
         """
         with self._lock:
-            if self._state is BreakerState.CLOSED:
+            if self._present.state is BreakerState.CLOSED:
                 return 0.0
             self._others_wait = self._others_wait or subject != self._tried
             left = self._due - self._clock.monotonic()
-            if self._state is BreakerState.OPEN and left <= 0.0:
+            if self._present.state is BreakerState.OPEN and left <= 0.0:
                 # Otherwise, an object that always fails could be each trial, and would keep the breaker open.
                 if subject != self._tried or not self._others_wait:
-                    self._state = BreakerState.HALF_OPEN
+                    self._present.state = BreakerState.HALF_OPEN
+                    self._present.trials += 1
                     self._tried, self._others_wait = subject, False
-                    self._trials += 1
                     return 0.0
                 left, self._others_wait = _OTHERS_FIRST, False
             self._waiting.add(wake)
-            return LONGEST_LOOK if self._state is BreakerState.HALF_OPEN else left
+            return LONGEST_LOOK if self._present.state is BreakerState.HALF_OPEN else left
 
     def succeeded(self, subject: str) -> None:
         """A call has succeeded: the breaker closes, unless it is open and the call was not its trial."""
         with self._lock:
-            if self._state is BreakerState.CLOSED:
-                self._failures, self._several = 0, False
+            present = self._present
+            if present.state is BreakerState.CLOSED:
+                present.failures = 0
+                self._failed.clear()
                 return
-            if self._state is BreakerState.OPEN or subject != self._tried:
+            if not self._is_trial(subject):
                 return  # a call that began before the breaker opened
-            self._state, self._failures, self._several = BreakerState.CLOSED, 0, False
-            self._round, self._tried, self._last_error = 0, "", None
+            self._present = BreakerStatus(opened=present.opened, trials=present.trials)
+            self._tried = ""
             waiting, self._waiting = self._waiting, set()
         self._log.info(
             f"plugin {self.plugin} is called again: the call for {subject}, on trial, has succeeded",
@@ -119,22 +117,24 @@ class CircuitBreaker:
     def failed(self, subject: str, what: str) -> None:
         """A call has failed with the error `what`: it may open the breaker, or keep it open for longer."""
         with self._lock:
-            self._failures += 1
-            if self._state is BreakerState.CLOSED:
-                if self._failures == 1:
-                    self._subject = subject
-                self._several = self._several or subject != self._subject
-                if self._failures < self.policy.failures or not self._several:
+            present = self._present
+            present.failures += 1
+            if present.state is BreakerState.CLOSED:
+                self._failed.add(subject)
+                if present.failures < self.policy.failures or len(self._failed) < 2:
                     return
-                self._opened += 1
+                present.opened += 1
                 self._round = 0
-                begun = f"after {self._failures} failed calls in a row, the last for {subject}"
-            elif self._state is BreakerState.HALF_OPEN and subject == self._tried:
+                self._failed.clear()
+                begun = f"after {present.failures} failed calls in a row, the last for {subject}"
+            elif self._is_trial(subject):
                 self._round += 1
                 begun = f"the call for {subject}, on trial, has failed"
             else:
                 return  # a call that began before the breaker opened
-            seconds = self._open(what)
+            seconds = self.policy.backoff.delay(self._round + 1)
+            present.state, present.last_error = BreakerState.OPEN, what
+            self._due = self._clock.monotonic() + seconds
         self._log.warning(
             f"plugin {self.plugin} is suspended (onError: Disable), {begun}: {what}; its handlers wait, and "
             f"one call is tried in {seconds:.3g} s",
@@ -145,28 +145,19 @@ class CircuitBreaker:
     def left(self, subject: str) -> None:
         """A call gives no verdict, as one that waits for a cache: another call may be the trial."""
         with self._lock:
-            if self._state is BreakerState.HALF_OPEN and subject == self._tried:
-                self._state, self._due, self._tried = BreakerState.OPEN, self._clock.monotonic(), ""
+            if self._is_trial(subject):
+                self._present.state, self._due, self._tried = BreakerState.OPEN, self._clock.monotonic(), ""
 
     def status(self) -> BreakerStatus:
         """The figures of this moment."""
         with self._lock:
-            left = max(0.0, self._due - self._clock.monotonic())
-            return BreakerStatus(
-                self._state,
-                self._failures,
-                self._opened,
-                self._trials,
-                next_trial_seconds=round(left, 1) if self._state is BreakerState.OPEN else None,
-                last_error=self._last_error,
-            )
+            left = round(max(0.0, self._due - self._clock.monotonic()), 1)
+            is_open = self._present.state is BreakerState.OPEN
+            return replace(self._present, next_trial_seconds=left if is_open else None)
 
-    def _open(self, what: str) -> float:
-        """Open it until the next trial; returns the seconds. Under the lock."""
-        seconds = self.policy.backoff.delay(self._round + 1)
-        self._state, self._last_error = BreakerState.OPEN, what
-        self._due = self._clock.monotonic() + seconds
-        return seconds
+    def _is_trial(self, subject: str) -> bool:
+        """Whether the call for a subject is the one that decides. Under the lock."""
+        return self._present.state is BreakerState.HALF_OPEN and subject == self._tried
 
 
 class CircuitBreakers:
@@ -185,8 +176,5 @@ class CircuitBreakers:
 
     def of(self, plugin: str, stamp: str, policy: BreakerPolicy) -> CircuitBreaker:
         """The breaker of a plugin. `stamp` tells its versions and configs apart."""
-        key = (plugin, stamp, policy)
-        breaker = self._breakers.get(key)
-        if breaker is None:
-            breaker = self._breakers[key] = CircuitBreaker(plugin, policy, clock=self._clock, log=self._log)
-        return breaker
+        breaker = CircuitBreaker(plugin, policy, clock=self._clock, log=self._log)
+        return self._breakers.setdefault((plugin, stamp, policy), breaker)

@@ -29,6 +29,8 @@ UNKNOWN_HANDLER = "(unknown)"
 
 _UNKNOWN = WriteOrigin(UNKNOWN_HANDLER, 0)
 _APPLY = "application/apply-patch"  # of YAML or CBOR
+_VERBS = {"POST": WriteVerb.CREATE, "PUT": WriteVerb.UPDATE}
+_RESULTS = {409: WriteResult.CONFLICT, 429: WriteResult.THROTTLED}
 
 
 class _Metadata(msgspec.Struct):
@@ -41,31 +43,20 @@ class _Named(msgspec.Struct):
     metadata: _Metadata = msgspec.field(default_factory=_Metadata)
 
 
-class ClientWrites:
-    """Limits and records the writes of official clients (`transport.official.ClientGate`). From any thread.
+class ClientWrites(msgspec.Struct, frozen=True):
+    """The rate limit and the ledger for writes of official clients (`ClientGate`). From any thread."""
 
-    - `budget`: the rate limit of all writes, used on `loop`.
-    - `known_plural`: a discovered resource by its group, version and plural.
-    """
-
-    def __init__(
-        self,
-        ledger: WriteLedger,
-        *,
-        budget: WriteBudget,
-        loop: asyncio.AbstractEventLoop,
-        known_plural: Callable[[str, str, str], Resource | None],
-        clock: Clock,
-    ) -> None:
-        self._ledger = ledger
-        self._budget = budget
-        self._loop = loop
-        self._known_plural = known_plural
-        self._clock = clock
+    ledger: WriteLedger
+    budget: WriteBudget  # the rate limit of all writes, used on `loop`
+    loop: asyncio.AbstractEventLoop
+    known_plural: Callable[
+        [str, str, str], Resource | None
+    ]  # a discovered resource by group, version, plural
+    clock: Clock
 
     def begin(self) -> float:
         """The monotonic time."""
-        return self._clock.monotonic()
+        return self.clock.monotonic()
 
     def wait(self) -> None:
         """Block until it is the turn of the handler that writes.
@@ -73,7 +64,7 @@ class ClientWrites:
         Raises WriteError if the process ends before.
         """
         # The loop that gives the tokens can't wait for one.
-        if self._budget.try_take() or running_loop() is self._loop:
+        if self.budget.try_take() or running_loop() is self.loop:
             return
         try:
             self._take().result()
@@ -82,13 +73,13 @@ class ClientWrites:
 
     async def wait_async(self) -> None:
         """As `wait`, without blocking the loop."""
-        if not self._budget.try_take():
+        if not self.budget.try_take():
             await asyncio.wrap_future(self._take())
 
     def _take(self) -> Future[None]:
-        taking = self._budget.take((current_origin() or _UNKNOWN).handler)
+        taking = self.budget.take((current_origin() or _UNKNOWN).handler)
         try:
-            return asyncio.run_coroutine_threadsafe(taking, self._loop)
+            return asyncio.run_coroutine_threadsafe(taking, self.loop)
         except RuntimeError as error:  # the loop is closed
             taking.close()
             raise WriteError("the write was not sent: the process ends") from error
@@ -97,16 +88,16 @@ class ClientWrites:
         """Record a write with the call that it is part of."""
         parts = urlsplit(write.url)
         path = parse_api_path(parts.path) or ApiPath("", "", parts.path, None, "", "")
-        resource = self._known_plural(path.group, path.version, path.plural)
+        resource = self.known_plural(path.group, path.version, path.plural)
         managers = parse_qs(parts.query).get("fieldManager")
         # Without a field manager, the API server takes the beginning of the User-Agent.
         manager = managers[0] if managers else write.user_agent.partition("/")[0][:MOST_FIELD_MANAGER]
         failure = "" if write.status is None or write.status < 300 else f"the server answered {write.status}"
         if write.error is not None:
             failure = exception_text(write.error) or type(write.error).__name__
-        self._ledger.add(
+        self.ledger.add(
             WriteRecord(
-                time=self._clock.now(),
+                time=self.clock.now(),
                 verb=_verb(write, path),
                 kind=GroupVersionKind(path.group, path.version, "") if resource is None else resource.gvk,
                 resource=path.resource,
@@ -116,7 +107,7 @@ class ClientWrites:
                 manager=manager,
                 origin=current_origin() or _UNKNOWN,
                 result=_result(write),
-                seconds=self._clock.monotonic() - began,
+                seconds=self.clock.monotonic() - began,
                 error=failure,
             )
         )
@@ -139,31 +130,22 @@ def _name_in(write: ClientWrite) -> str:
 
 
 def _verb(write: ClientWrite, path: ApiPath) -> WriteVerb:
-    match write.method:
-        case "POST":
-            return WriteVerb.CREATE
-        case "PUT":
-            return WriteVerb.UPDATE
-        case "DELETE":
-            return WriteVerb.DELETE if path.name else WriteVerb.DELETE_COLLECTION
-        case _ if write.content_type.startswith(_APPLY):
-            return WriteVerb.CLIENT_APPLY
-        case _:
-            return WriteVerb.PATCH_STATUS if path.subresource == "status" else WriteVerb.PATCH
+    if write.method == "DELETE":
+        return WriteVerb.DELETE if path.name else WriteVerb.DELETE_COLLECTION
+    if write.method in _VERBS:
+        return _VERBS[write.method]
+    if write.content_type.startswith(_APPLY):
+        return WriteVerb.CLIENT_APPLY
+    return WriteVerb.PATCH_STATUS if path.subresource == "status" else WriteVerb.PATCH
 
 
 def _result(write: ClientWrite) -> WriteResult:
-    match write.error:
-        case None:
-            pass
-        case NotLeader():
-            return WriteResult.NOT_LEADER
-        case asyncio.CancelledError():
-            return WriteResult.CANCELLED
-        case _:
-            return WriteResult.FAILED
+    if isinstance(write.error, NotLeader):
+        return WriteResult.NOT_LEADER
+    if isinstance(write.error, asyncio.CancelledError):
+        return WriteResult.CANCELLED
     status = write.status or 0
-    if status < 300:
+    if write.error is None and status < 300:
         return WriteResult.DRY_RUN if write.dry_run else WriteResult.SUCCEEDED
-    known = {409: WriteResult.CONFLICT, 429: WriteResult.THROTTLED}
-    return known.get(status, WriteResult.REFUSED if status < 500 else WriteResult.FAILED)
+    is_refused = write.error is None and status < 500
+    return _RESULTS.get(status, WriteResult.REFUSED if is_refused else WriteResult.FAILED)

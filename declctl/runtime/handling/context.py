@@ -54,6 +54,7 @@ from declctl.writes import (
 )
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 
@@ -95,46 +96,42 @@ class Memo(MutableMapping[str, Json]):
         return f"Memo({self._values!r})"
 
 
-class Listers(Mapping[str, Lister]):
+class _ByName(Mapping[str, V]):
+    """Values by the names of resources, with an error that names them all."""
+
+    def __init__(self, values: Mapping[str, V]) -> None:
+        self._values = values
+
+    def __getitem__(self, name: str) -> V:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise KeyError(self._unknown(name)) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def _unknown(self, name: str) -> str:
+        raise NotImplementedError
+
+
+class Listers(_ByName[Lister]):
     """`ctx.listers["pods"]`: the caches by the names of the manifest's resources."""
 
-    def __init__(self, listers: Mapping[str, Lister]) -> None:
-        self._listers = listers
-
-    def __getitem__(self, name: str) -> Lister:
-        try:
-            return self._listers[name]
-        except KeyError:
-            known = ", ".join(sorted(self._listers)) or "none"
-            raise KeyError(f"no resource is named {name!r}; the manifest declares: {known}") from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._listers)
-
-    def __len__(self) -> int:
-        return len(self._listers)
+    def _unknown(self, name: str) -> str:
+        known = ", ".join(sorted(self)) or "none"
+        return f"no resource is named {name!r}; the manifest declares: {known}"
 
 
-class Snapshots(Mapping[str, CacheSnapshot]):
+class Snapshots(_ByName[CacheSnapshot]):
     """`ctx.snapshots["settings"]`: the caches of `includeSnapshotsFrom`, all as they were at one moment."""
 
-    def __init__(self, snapshots: Mapping[str, CacheSnapshot]) -> None:
-        self._snapshots = snapshots
-
-    def __getitem__(self, name: str) -> CacheSnapshot:
-        try:
-            return self._snapshots[name]
-        except KeyError:
-            known = ", ".join(self._snapshots) or "none"
-            raise KeyError(
-                f"there is no snapshot of {name!r}: name it in includeSnapshotsFrom, which has: {known}"
-            ) from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._snapshots)
-
-    def __len__(self) -> int:
-        return len(self._snapshots)
+    def _unknown(self, name: str) -> str:
+        known = ", ".join(self) or "none"
+        return f"there is no snapshot of {name!r}: name it in includeSnapshotsFrom, which has: {known}"
 
 
 class SnapshotSource:
@@ -174,10 +171,10 @@ class HandlerContext:
     """`ctx` of one call. It is cheap: each part is made at its first use.
 
     It is valid for the length of the call, in the thread or on the loop that the hook runs on.
-    `remember` returns the memo; it is called at the first use of `memo`. `scope` is the object of the call.
+    `remember` returns the memo; each use of `memo` calls it. `scope` is the object of the call.
     """
 
-    __slots__ = ("_environment", "_log", "_memo", "_remember", "_scope", "_snapshots", "_writes")
+    __slots__ = ("_environment", "_log", "_remember", "_scope", "_snapshots", "_writes")
 
     def __init__(
         self,
@@ -187,7 +184,6 @@ class HandlerContext:
         snapshots: Snapshots | None = None,
     ) -> None:
         self._snapshots = _NO_SNAPSHOTS if snapshots is None else snapshots
-        self._memo: Memo | None = None
         self._remember = remember
         self._environment = environment
         self._scope = scope
@@ -216,9 +212,7 @@ class HandlerContext:
     @property
     def memo(self) -> Memo:
         """The memo of the object, or of the handler in a life-cycle hook; it survives reloads."""
-        if self._memo is None:
-            self._memo = self._remember()
-        return self._memo
+        return self._remember()
 
     @property
     def listers(self) -> Listers:
@@ -239,12 +233,9 @@ class HandlerContext:
     def log(self) -> Any:
         """A structlog logger, bound with handler, generation, and key and `event_id` of the call, if any."""
         if self._log is None:
-            names: dict[str, Any] = {"handler": self.handler, "generation": self.generation}
-            if self._scope.key:
-                names["key"] = self._scope.key
-            if event_id := self._scope.event_id:
-                names["event_id"] = event_id
-            self._log = self._environment.log.bind(**names)
+            call = {"key": self._scope.key, "event_id": self._scope.event_id}
+            known = {name: value for name, value in call.items() if value}
+            self._log = self._environment.log.bind(handler=self.handler, generation=self.generation, **known)
         return self._log
 
     @property
@@ -526,23 +517,13 @@ class SyncWrites:
             raise WriteError("the write was cancelled, because the process ends") from None
 
 
-class ClusterAccess:
-    """The access of contexts to the cluster: the official clients, the writes, and the recorder of events.
+class ClusterAccess(msgspec.Struct, frozen=True):
+    """The access of contexts to the cluster: the official clients, the writes, and the recorder of events."""
 
-    `loop` is the machinery's, on which all requests of `writers` run.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        recorder: EventRecorder,
-        writers: WriterFactory,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._client = client
-        self._recorder = recorder
-        self._writers = writers
-        self._loop = loop
+    _client: Client
+    _recorder: EventRecorder
+    _writers: WriterFactory
+    _loop: asyncio.AbstractEventLoop  # the machinery's, on which all requests of `_writers` run
 
     @property
     def client(self) -> Any:

@@ -59,41 +59,47 @@ class DeadLetters(Generic[C]):
     `fold(older, newer)` makes one content of two of the same key, and `weigh` returns the bytes of a content.
     """
 
-    def __init__(
-        self,
-        fold: Callable[[C, C], C],
-        weigh: Callable[[C], int],
-        *,
-        most: int = MOST_LETTERS,
-        most_bytes: int = MOST_BYTES,
-    ) -> None:
+    def __init__(self, fold: Callable[[C, C], C], weigh: Callable[[C], int]) -> None:
+        self.dropped = 0  # letters that were dropped because there were too many, or too large ones
         self._fold = fold
         self._weigh = weigh
-        self._most = most
-        self._most_bytes = most_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards all of this
         self._entries: dict[str, _Entry[C]] = {}  # by key, the letter that was put last is the last one
         self._bytes = 0  # of all entries
-        self._dropped = 0  # letters that exceeded a limit
 
     def put(self, letter: DeadLetter, content: C) -> None:
         """Keep a letter. A letter of the same key is replaced, and its content stays part of the new one."""
         with self._lock:
-            self._put(letter, content)
+            older = self._remove(letter.key)
+            if older is not None:
+                content = self._fold(older.content, content)
+                letter = replace(
+                    letter,
+                    first_failed_at=older.letter.first_failed_at,
+                    changes=older.letter.changes + letter.changes,
+                )
+            texts = len(letter.error) + len(letter.traceback)
+            entry = _Entry(letter, content, _OWN_BYTES + texts + self._weigh(content))
+            self._entries[letter.key] = entry
+            self._bytes += entry.weight
+            # A letter that is larger than the limit is kept alone: it is the newest one.
+            while len(self._entries) > 1 and (len(self._entries) > MOST_LETTERS or self._bytes > MOST_BYTES):
+                self._remove(next(iter(self._entries)))
+                self.dropped += 1
 
-    def take(self, key: str) -> tuple[DeadLetter, C] | None:
-        """Remove the letter of a key and return it with its content; None if there is none."""
-        with self._lock:
-            entry = self._remove(key)
-            return None if entry is None else (entry.letter, entry.content)
+    def requeue(self, key: str, add: Callable[[C], bool]) -> RequeueResult:
+        """Queue the content of a letter again with `add`, and forget the letter if `add` returns True.
 
-    def put_back(self, letter: DeadLetter, content: C) -> None:
-        """Keep a letter again that `take` has returned. A letter of its key that came since is newer."""
+        The lock is held meanwhile: what is given up anew is a new letter, which comes after that.
+        """
         with self._lock:
-            newer = self._remove(letter.key)
-            self._put(letter, content)
-            if newer is not None:
-                self._put(newer.letter, newer.content)
+            entry = self._entries.get(key)
+            if entry is None:
+                return RequeueResult.NONE
+            if not add(entry.content):
+                return RequeueResult.PENDING
+            self._remove(key)
+            return RequeueResult.REQUEUED
 
     def succeeded(self, key: str) -> None:
         """Forget the letter of a key: the handler has succeeded with a newer change of it."""
@@ -106,35 +112,11 @@ class DeadLetters(Generic[C]):
         with self._lock:
             return [entry.letter for entry in self._entries.values()]
 
-    @property
-    def dropped(self) -> int:
-        """How many letters were dropped because there were too many, or too large ones."""
-        return self._dropped
-
     def __len__(self) -> int:
         return len(self._entries)
 
-    # The methods below are called under the lock.
-
-    def _put(self, letter: DeadLetter, content: C) -> None:
-        older = self._remove(letter.key)
-        if older is not None:
-            content = self._fold(older.content, content)
-            letter = replace(
-                letter,
-                first_failed_at=older.letter.first_failed_at,
-                changes=older.letter.changes + letter.changes,
-            )
-        texts = len(letter.error) + len(letter.traceback)
-        entry = _Entry(letter, content, _OWN_BYTES + texts + self._weigh(content))
-        self._entries[letter.key] = entry
-        self._bytes += entry.weight
-        # A letter that is larger than the limit is kept alone: it is the newest, and its texts explain it.
-        while len(self._entries) > 1 and (len(self._entries) > self._most or self._bytes > self._most_bytes):
-            self._remove(next(iter(self._entries)))
-            self._dropped += 1
-
     def _remove(self, key: str) -> _Entry[C] | None:
+        """Remove a letter. Under the lock."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._bytes -= entry.weight

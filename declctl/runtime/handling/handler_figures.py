@@ -5,24 +5,18 @@ Each way in which a call ends is counted once: for the slot, and for the generat
 """
 
 import threading
-from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declctl.errors import DeclctlError, NotSynced
 from declctl.kit import Clock
-from declctl.kit.histogram import Histogram, HistogramFigures
-from declctl.runtime.handling.handler_counts import (
-    HANDLER_BOUNDS,
-    LASTING_SECONDS,
-    FailingKey,
-    FailureStreak,
-    HandlerCounts,
-    HandlerProblem,
-)
+from declctl.kit.histogram import Histogram
+from declctl.runtime.handling.failures import failure_type
+from declctl.runtime.handling.handler_counts import LASTING_SECONDS, HandlerProblem
 from declctl.runtime.handling.outcomes import (
     SUCCEEDED,
     Failed,
@@ -37,6 +31,51 @@ if TYPE_CHECKING:  # for annotations alone
     from declctl.runtime.handling.binding import CallBinding
     from declctl.runtime.handling.invocation import Invocation
 
+# Of the histograms of handlers, in seconds: from a function that only looks to one that waits for others.
+HANDLER_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_DURATIONS_KEPT = 512
+# A handler is unhealthy if so many calls in a row have failed, over so many seconds.
+STREAK_CALLS, STREAK_SECONDS = 5, 10.0
+
+
+class FailingKey(NamedTuple):
+    """A key whose calls fail, and that is called again."""
+
+    since: datetime  # its first failure, in UTC
+    began: float  # the same moment, in monotonic seconds
+    generation: int  # of its newest failure
+    error_type: str  # of that; a text for each of many keys would take too much memory
+
+
+class _FailureStreak(NamedTuple):
+    """The failed calls of a handler since its last success.
+
+    A call that waits for a cache or a suspended plugin, and a reconciler's Terminal, neither belong to it nor
+    end it.
+    """
+
+    problem: HandlerProblem  # CallsFail
+    began: float  # the first of them, in monotonic seconds
+    has_several: bool  # they were not all for one key
+
+
+@dataclass(slots=True)
+class _Counts:
+    """The counts of a slot since the process started: fields of `HandlerStatistics`."""
+
+    succeeded: int = 0
+    failed: int = 0  # changes that were given up
+    retried: int = 0
+    filtered: int = 0  # changes for which no hook was called
+    expression_errors: int = 0  # evaluations of the filter's expression that failed
+    timeouts: int = 0  # calls that took longer than the timeout of the handler
+    terminal_failures: int = 0  # calls of a reconciler that raised Terminal
+    gone: int = 0  # calls that ended as their object was gone, which they would read or write
+    conflicts: int = 0  # calls that are made again as others have written meanwhile; part of `retried`
+    last_error: str | None = None  # with the key of its object
+    last_error_type: str | None = None
+    last_error_time: datetime | None = None
+
 
 class HandlerFigures:
     """The figures of one slot since the process started. From any thread."""
@@ -44,10 +83,12 @@ class HandlerFigures:
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()  # guards all of the following, and the tallies of bindings
-        self._counts = HandlerCounts()
+        self._counts = _Counts()
+        self._durations: deque[float] = deque(maxlen=_DURATIONS_KEPT)  # of the newest calls, in seconds
         self._lag, self._duration = Histogram(HANDLER_BOUNDS), Histogram(HANDLER_BOUNDS)  # of calls
+        self._streak: _FailureStreak | None = None  # None if the newest call has succeeded
         # By key, in the order of their first failures: what has failed, and is to be called again.
-        self._failing: OrderedDict[str, FailingKey] = OrderedDict()
+        self._failing: dict[str, FailingKey] = {}
 
     def ended(self, invocation: "Invocation[Any]", outcome: InvocationOutcome) -> None:
         """Count how a call has ended."""
@@ -55,7 +96,7 @@ class HandlerFigures:
         took = self._clock.monotonic() - invocation.started
         with self._lock:
             if outcome.is_timed:
-                counts.durations.append(took)
+                self._durations.append(took)
                 self._duration.add(took)
                 if invocation.lag is not None:
                     self._lag.add(invocation.lag)
@@ -64,7 +105,7 @@ class HandlerFigures:
             if outcome is SUCCEEDED:
                 tally.calls += 1
                 counts.succeeded += 1
-                counts.streak = None
+                self._streak = None
             elif isinstance(outcome, NotCalled):
                 counts.filtered += not outcome.is_disabled
             elif isinstance(outcome, Gone):
@@ -94,18 +135,11 @@ class HandlerFigures:
             self._note_error(key, outcome.error, outcome.error_type)
 
     def mapping_failed(
-        self,
-        binding: "CallBinding",
-        place: str,
-        what: str,
-        kind: str,
-        first_failed: int | None,
-        *,
-        again: bool,
+        self, binding: "CallBinding", place: str, failure: DeclctlError, first: int | None, *, again: bool
     ) -> None:
-        """Count that a filter or a mapping has failed, as a failed call; `first_failed` is as in `Retry`."""
+        """Count that a filter or a mapping has failed, as a failed call. `first` is that of a `Retry`."""
         with self._lock:
-            self._tally_failure(binding, place, what, kind, first_failed)
+            self._tally_failure(binding, place, str(failure), failure_type(failure), first)
             self._counts.retried += again
             self._counts.failed += not again
 
@@ -139,39 +173,30 @@ class HandlerFigures:
         failing = self._failing.get(key)
         return None if failing is None else failing.since
 
-    def counts(self) -> HandlerCounts:
-        """A copy of the counts of this moment."""
+    def statistics(self) -> dict[str, Any]:
+        """The fields of `HandlerStatistics` that are counted here, as of this moment."""
         with self._lock:
-            return replace(self._counts, durations=self._counts.durations.copy())
+            found = asdict(self._counts)
+            found |= {"lag": self._lag.figures(), "duration": self._duration.figures()}
+            durations = tuple(self._durations)
+        p50, p95, p99 = percentiles(durations, 0.5, 0.95, 0.99)
+        return {**found, "p50_seconds": p50, "p95_seconds": p95, "p99_seconds": p99}
 
-    def histograms(self) -> tuple[HistogramFigures, HistogramFigures]:
-        """The lags of live changes, and the durations of all calls."""
-        with self._lock:
-            return self._lag.figures(), self._duration.figures()
-
-    def lasting_streak(self) -> FailureStreak | None:
+    def lasting_streak(self) -> HandlerProblem | None:
         """The failed calls since the last success, if they are the state of the handler; else None."""
-        streak = self._counts.streak  # replaced as a whole, so that a reader needs no lock
-        if streak is None or not streak.lasts(self._clock.monotonic()):
+        streak = self._streak  # replaced as a whole, so that a reader needs no lock
+        # The number alone would flap: of a hundred calls a second, five in a row may fail by chance.
+        if streak is None or streak.problem.count < STREAK_CALLS:
+            return None
+        if self._clock.monotonic() - streak.began < STREAK_SECONDS:
             return None
         # One object whose retries are all calls that there are says nothing of a handler that has worked.
-        return streak if streak.has_several or not self._counts.succeeded else None
+        return streak.problem if streak.has_several or not self._counts.succeeded else None
 
     def problems(self) -> Sequence[HandlerProblem]:
         """Whether all calls fail, and whether keys fail again and again."""
-        found: list[HandlerProblem] = []
-        if (streak := self.lasting_streak()) is not None:
-            found.append(
-                HandlerProblem(
-                    "CallsFail",
-                    streak.calls,
-                    streak.since,
-                    streak.key,
-                    streak.generation,
-                    streak.error,
-                    streak.error_type,
-                )
-            )
+        streak = self.lasting_streak()
+        found = [] if streak is None else [streak]
         now = self._clock.monotonic()
         with self._lock:
             lasting = takewhile(lambda each: now - each[1].began >= LASTING_SECONDS, self._failing.items())
@@ -193,17 +218,14 @@ class HandlerFigures:
         self._tally_failure(binding, key, outcome.error, outcome.error_type, invocation.first_failed)
         # A fault of declctl, and a decision about one object, say nothing of the health of the handler.
         if isinstance(outcome, Failed) and not outcome.is_terminal:
-            before = self._counts.streak
-            if before is None:
-                before = FailureStreak(0, self._clock.now(), self._clock.monotonic())
-            self._counts.streak = before._replace(
-                calls=before.calls + 1,
-                key=key,
-                error=outcome.error,
-                error_type=outcome.error_type,
-                generation=binding.generation,
-                has_several=before.has_several or (before.calls > 0 and before.key != key),
-            )
+            before, count, several = self._streak, 1, False
+            since, began = self._clock.now(), self._clock.monotonic()
+            if before is not None:
+                since, began, count = before.problem.since, before.began, before.problem.count + 1
+                several = before.has_several or before.problem.key != key
+            error, kind = outcome.error, outcome.error_type
+            problem = HandlerProblem("CallsFail", count, since, key, binding.generation, error, kind)
+            self._streak = _FailureStreak(problem, began, several)
 
     def _tally_failure(
         self, binding: "CallBinding", key: str, error: str, kind: str, first_failed: int | None
@@ -222,3 +244,9 @@ class HandlerFigures:
         self._counts.last_error_type = kind
         self._counts.last_error_time = self._clock.now()
         return noted
+
+
+def percentiles(durations: Iterable[float], *shares: float) -> Sequence[float]:
+    """Percentiles of durations, in seconds: the 95th for a share of 0.95. 0 without a duration."""
+    ordered = sorted(durations)
+    return [ordered[int(len(ordered) * share)] if ordered else 0.0 for share in shares]

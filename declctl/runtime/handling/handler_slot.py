@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from declctl.informer.processor import Registration
@@ -29,7 +30,7 @@ from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
-from declctl.runtime.handling.failure_log import ClientRefusal
+from declctl.runtime.handling.failures import ClientRefusal
 from declctl.runtime.handling.handler_counts import HandlerProblem
 from declctl.runtime.handling.invocation import Invocation, is_suspended, is_unsynced
 from declctl.runtime.handling.invocations import (
@@ -38,9 +39,9 @@ from declctl.runtime.handling.invocations import (
     GivenUp,
     Invocations,
 )
-from declctl.runtime.handling.queue_listing import QueueListing, list_queue
+from declctl.runtime.handling.queue_listing import QueueListing, listed_items
 from declctl.runtime.handling.tap import HandlerTap
-from declctl.runtime.handling.write_loops import CallGuard
+from declctl.runtime.handling.write_loops import WriteLoops
 from declctl.runtime.log import Log
 from declctl.writes import WriteOrigin, Written
 
@@ -185,8 +186,8 @@ class HandlerSlot(ABC, Generic[T]):
         No effect for a handler of changes: it receives each change, and the next one does not replace it.
         """
 
-    def guard_by(self, guard: CallGuard) -> None:
-        """Ask this guard about own writes of the handler. No effect for a handler of changes."""
+    def guard_by(self, loops: WriteLoops) -> None:
+        """Ask the loops of the process about own writes. No effect for a handler of changes."""
 
     # Bindings and epochs
 
@@ -429,44 +430,27 @@ class HandlerSlot(ABC, Generic[T]):
 
     def statistics(self) -> HandlerStatistics:
         """The figures of this moment."""
-        counts, queue, binding = self.invocations.figures.counts(), self.queue.statistics(), self.binding
-        p50, p95, p99 = counts.percentiles(0.5, 0.95, 0.99)
-        lag, duration = self.invocations.figures.histograms()
+        counted, queue = self.invocations.figures.statistics(), self.queue.statistics()
+        binding = self.binding
         return HandlerStatistics(
             name=self.name,
             mode=str(binding.plan.mode),
             generation=binding.generation,
             synced=self.has_synced,
-            delivered=queue.taken - counts.filtered,
-            succeeded=counts.succeeded,
-            failed=counts.failed,
-            retried=counts.retried,
+            delivered=queue.taken - counted["filtered"],
             merged=queue.merged,
             dropped=queue.dropped,
-            filtered=counts.filtered,
             queued=queue.waiting + queue.backing_off,
             running=queue.running,
             zombies=self.invocations.under_way.zombies,
-            p50_seconds=p50,
-            p95_seconds=p95,
-            p99_seconds=p99,
-            last_error=counts.last_error,
             replayed=self.replayed,
-            last_error_type=counts.last_error_type,
-            last_error_time=counts.last_error_time,
             disabled=bool(binding.target.disabled),
-            expression_errors=counts.expression_errors,
-            timeouts=counts.timeouts,
-            terminal_failures=counts.terminal_failures,
-            gone=counts.gone,
-            conflicts=counts.conflicts,
             dead_letters=len(self.dead_letters),
             dead_letters_dropped=self.dead_letters.dropped,
             resource=binding.plan.resource,
-            lag=lag,
-            duration=duration,
             oldest_call_seconds=self.invocations.under_way.oldest_seconds(),
             problems=self.problems(),
+            **counted,
         )
 
     @property
@@ -479,14 +463,16 @@ class HandlerSlot(ABC, Generic[T]):
 
         A call that begins meanwhile may be missing.
         """
-        snapshot = self.queue.snapshot(most)
-        return list_queue(
-            snapshot,
+        there = self.queue.snapshot(most)
+        return QueueListing(
             handler=self.name,
             mode=str(self.binding.plan.mode),
+            waiting=there.waiting,
+            running=there.running,
+            backing_off=there.delayed,
             unmapped=self.unmapped_changes,
-            generation_of=self._generation_of,
-            clock=self._clock,
+            left_out=max(0, there.waiting + there.running + there.delayed - len(there.items)),
+            items=listed_items(there.items, self._generation_of, self._clock),
         )
 
     def _generation_of(self, item: PendingItem) -> int | None:
@@ -609,21 +595,20 @@ class EventSlot(HandlerSlot[Notification]):
 
         PENDING if a newer change of the key waits, runs or is retried: it would be delivered before.
         """
-        taken = self.dead_letters.take(key)
-        if taken is None:
-            return RequeueResult.NONE
-        letter, changes = taken
+        result = self.dead_letters.requeue(key, partial(self._add_again, key))
+        self.wake()
+        return result
+
+    def _add_again(self, key: str, changes: tuple[GivenUp, ...]) -> bool:
+        """Queue changes that were given up, unless a newer one of their key goes before."""
         if not self._synced:
             with self._initial_lock:
                 self._initial_left += sum(change.notification.initial for change in changes)
-        if not self._changes.add_if_free(key, changes):
-            for change in changes:
-                if change.notification.initial and not self._synced:
-                    self._initial_dealt_with()
-            self.dead_letters.put_back(letter, changes)
-            return RequeueResult.PENDING
-        self.wake()
-        return RequeueResult.REQUEUED
+        is_free = self._changes.add_if_free(key, changes)
+        for change in () if is_free else changes:
+            if change.notification.initial and not self._synced:
+                self._initial_dealt_with()
+        return is_free
 
     def continues_as(self, binding: HandlerBinding) -> bool:
         """Whether the binding has the same mode, and its informers have objects of the same kinds."""

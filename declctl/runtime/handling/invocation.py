@@ -19,7 +19,7 @@ from declctl.kit.key_queue import QueueItem
 from declctl.objects import Request
 from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots
-from declctl.runtime.handling.outcomes import ran_longer_than
+from declctl.runtime.handling.outcomes import InvocationOutcome, ran_longer_than
 from declctl.runtime.handling.tap import TapOutcome, TappedCall, TapSubject
 from declctl.runtime.tracing import CallTrace, TracedCall
 
@@ -114,11 +114,6 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         """The ids of the events that have led to the call, as far as they are known."""
         return (self.event_id,)
 
-    @property
-    def kind(self) -> str:
-        """The type of the change, for a dead letter."""
-        raise NotImplementedError
-
     def content(self, state: Retry) -> object:
         """What a dead letter keeps, so that it can be queued again; `state` is that after this attempt."""
         raise NotImplementedError
@@ -127,35 +122,22 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         """What `declctl tap` shows of the item."""
         raise NotImplementedError
 
-    def tapped(
-        self,
-        outcome: TapOutcome,
-        clock: Clock,
-        *,
-        error: str = "",
-        error_type: str = "",
-        retry_in: float | None = None,
-    ) -> TappedCall:
+    def tapped(self, shown_as: TapOutcome, outcome: InvocationOutcome, clock: Clock) -> TappedCall:
         """What `declctl tap` shows of the call."""
-        subject, binding = self.tap_subject(), self.binding
+        binding = self.binding
         return TappedCall(
             at=clock.now(),
             handler=binding.plan.name,
             resource=binding.plan.resource,
             key=self.item.key,
-            type=subject.type,
-            outcome=outcome,
+            subject=self.tap_subject(),
+            outcome=shown_as,
             seconds=clock.monotonic() - self.started,
             generation=binding.generation,
             attempt=self.attempt,
-            reason=subject.reason,
-            causes=subject.causes,
-            error=error,
-            error_type=error_type,
-            retry_in=retry_in,
-            before=subject.before,
-            after=subject.after,
-            is_secret=subject.is_secret,
+            error=outcome.error,
+            error_type=outcome.error_type,
+            retry_in=outcome.retry_in,
         )
 
     @property

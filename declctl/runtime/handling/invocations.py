@@ -46,6 +46,7 @@ from declctl.hooks.calls import (
 from declctl.kit import Clock
 from declctl.kit.key_queue import KeyQueue, QueueItem
 from declctl.kit.pending import ItemState
+from declctl.kit.secret_values import is_secret
 from declctl.kit.worker_pool import end_cancellation, ends_worker
 from declctl.manifest.model import OnFailure
 from declctl.objects import Cause, Change, ChangeReason, ChangeType, Notification, ObjectView
@@ -57,9 +58,8 @@ from declctl.runtime.handling.binding import (
 )
 from declctl.runtime.handling.calls_under_way import CallsUnderWay, SlotOfCalls
 from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
-from declctl.runtime.handling.failure_log import (
-    FailedAttempt,
-    FailureLog,
+from declctl.runtime.handling.failure_log import FailureLog
+from declctl.runtime.handling.failures import (
     cause_of,
     describe_failure,
     end_of_tracebacks,
@@ -90,7 +90,7 @@ from declctl.runtime.handling.outcomes import (
     Suspended,
     Unsynced,
 )
-from declctl.runtime.handling.tap import TapSubject, is_secret
+from declctl.runtime.handling.tap import TapSubject
 from declctl.runtime.log import Log
 from declctl.runtime.threads import in_thread
 from declctl.runtime.tracing import CallTrace, TracedCall, tracing
@@ -348,16 +348,8 @@ class Invocations(ABC, Generic[T]):
                 invocation.trace.end(invocation.failures if fault is None else [fault])
             if outcome is not SUCCEEDED:
                 self._log_outcome(invocation, outcome)
-            if (tap := self._slot.tap).is_open:
-                tap.called(
-                    invocation.tapped(
-                        outcome.tapped,
-                        self._clock,
-                        error=outcome.error,
-                        error_type=outcome.error_type,
-                        retry_in=outcome.retry_in,
-                    )
-                )
+            if (tap := self._slot.tap).listeners:
+                tap.add(invocation.tapped(outcome.tapped, outcome, self._clock))
             self._return_item(invocation, outcome, decided)
             verdict = outcome
         finally:
@@ -431,22 +423,10 @@ class Invocations(ABC, Generic[T]):
                 then = self._then
             elif outcome.becomes_letter:
                 then = "given up: `declctl get deadletters` has it"
-            tell = self._failures.conflict if outcome.is_conflict else self._failures.failed
-            tell(
-                FailedAttempt(
-                    subject=invocation.subject,
-                    key=item.key,
-                    generation=generation,
-                    event_id=invocation.event_id,
-                    failures=invocation.failures,
-                    error=outcome.error,
-                    attempt=outcome.attempt,
-                    most_attempts=invocation.most_attempts,
-                    retry_in=outcome.retry_in,
-                    then=then,
-                    trace_ids={} if invocation.trace is None else invocation.trace.ids(),
-                )
-            )
+            if outcome.is_conflict:
+                self._failures.conflict(invocation, outcome)
+            else:
+                self._failures.failed(invocation, outcome, then)
         elif isinstance(outcome, Gone):
             self._log.info(
                 f"{self._name}: the call for {invocation.subject} ends, and is not repeated: {outcome.error}",
@@ -543,7 +523,7 @@ class Invocations(ABC, Generic[T]):
         letter = DeadLetter(
             handler=self._name,
             key=invocation.item.key,
-            type=invocation.kind,
+            type=invocation.tap_subject().type,
             error=outcome.error,
             error_type=outcome.error_type,
             traceback=end_of_tracebacks(invocation.failures),
@@ -622,18 +602,13 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
             waited=self.lag or 0.0,
         )
 
-    @property
-    def kind(self) -> str:
-        """The type of the change that the handler has received."""
-        return str(self.change.type)
-
     def content(self, state: Retry) -> tuple["GivenUp", ...]:
         """The notification, and what its next attempt needs."""
         return (GivenUp(self.item.value, state),)
 
     def tap_subject(self) -> TapSubject:
         """The change; with both states, if one has replaced the other."""
-        notification = self.item.value
+        notification, layout = self.item.value, self.item.value.record.layout
         # The `old` of a Deleted is older than the state before it.
         before = notification.old if notification.type is _MODIFIED else None
         return TapSubject(
@@ -641,7 +616,7 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
             str(self.change.reason),
             before=before,
             after=notification.record,
-            is_secret=is_secret(notification.record),
+            is_secret=is_secret(layout.api_version, layout.kind),
         )
 
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import msgspec
 
-from declctl.runtime.handling.failure_log import failure_type
+from declctl.runtime.handling.failures import failure_type
 from declctl.runtime.handling.tap import TapOutcome
 
 
@@ -29,6 +29,7 @@ class InvocationOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     # Whether the hooks came to an end, so that duration and lag of the call count.
     is_timed: ClassVar[bool] = False
+    shown_as: ClassVar[TapOutcome]  # the word of `declctl tap` for it, unless its fields decide
 
     error: str = ""  # why the handler has not succeeded, in a sentence; empty if there is nothing to say
     retry_in: float | None = None  # seconds until the item is handed out again; None: it leaves the queue
@@ -42,29 +43,21 @@ class InvocationOutcome(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tapped(self) -> TapOutcome:
         """The word of `declctl tap` for it."""
-        raise NotImplementedError
+        return self.shown_as
 
 
 class Succeeded(InvocationOutcome, frozen=True, kw_only=True):
     """All hooks have returned."""
 
     is_timed: ClassVar[bool] = True
-
-    @property
-    def tapped(self) -> TapOutcome:
-        """Succeeded."""
-        return TapOutcome.SUCCEEDED
+    shown_as: ClassVar[TapOutcome] = TapOutcome.SUCCEEDED
 
 
 class NotCalled(InvocationOutcome, frozen=True, kw_only=True):
     """No hook had to be called."""
 
+    shown_as: ClassVar[TapOutcome] = TapOutcome.FILTERED
     is_disabled: bool = False  # the plugin of the handler could not be loaded: the item counts as dropped
-
-    @property
-    def tapped(self) -> TapOutcome:
-        """Filtered."""
-        return TapOutcome.FILTERED
 
 
 class Suspended(InvocationOutcome, frozen=True, kw_only=True):
@@ -73,12 +66,8 @@ class Suspended(InvocationOutcome, frozen=True, kw_only=True):
     `retry_in` is None if the handler was removed meanwhile: the item counts as dropped.
     """
 
+    shown_as: ClassVar[TapOutcome] = TapOutcome.WAITING
     error: str = "its plugin is suspended"
-
-    @property
-    def tapped(self) -> TapOutcome:
-        """Waiting."""
-        return TapOutcome.WAITING
 
 
 class Unsynced(InvocationOutcome, frozen=True, kw_only=True):
@@ -88,22 +77,14 @@ class Unsynced(InvocationOutcome, frozen=True, kw_only=True):
     """
 
     is_timed: ClassVar[bool] = True
-
-    @property
-    def tapped(self) -> TapOutcome:
-        """Waiting."""
-        return TapOutcome.WAITING
+    shown_as: ClassVar[TapOutcome] = TapOutcome.WAITING
 
 
 class Gone(InvocationOutcome, frozen=True, kw_only=True):
     """The hooks have read or written their object, which is gone: no attempt can succeed."""
 
     is_timed: ClassVar[bool] = True
-
-    @property
-    def tapped(self) -> TapOutcome:
-        """Gone."""
-        return TapOutcome.GONE
+    shown_as: ClassVar[TapOutcome] = TapOutcome.GONE
 
 
 class Failed(InvocationOutcome, frozen=True, kw_only=True):
@@ -135,10 +116,7 @@ class Interrupted(InvocationOutcome, frozen=True, kw_only=True):
 class LoopEnded(InvocationOutcome, frozen=True, kw_only=True):
     """The worker was cancelled amid the call, because its loop ends. It is no attempt."""
 
-    @property
-    def tapped(self) -> TapOutcome:
-        """Waiting."""
-        return TapOutcome.WAITING
+    shown_as: ClassVar[TapOutcome] = TapOutcome.WAITING
 
 
 SUCCEEDED, FILTERED = Succeeded(), NotCalled()  # each stands for thousands of changes a second

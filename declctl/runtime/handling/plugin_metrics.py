@@ -9,7 +9,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from declctl.hooks.calls import describe, describe_with_place
 from declctl.runtime.checking.inputs import Inputs
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from declctl.hooks.metrics import CounterLineage, MetricsRegistry
 
 T = TypeVar("T")
+Encode = Callable[[Sequence["Metric"]], T]
+"""Writes metrics in the format of a scrape. Called in threads."""
 SCRAPE_SECONDS: Final = 2.0
 """The time that all collectors of a scrape have together. Prometheus waits for 10 s by default."""
 
@@ -36,65 +40,49 @@ class ScrapeFault(StrEnum):
     REFUSED = "Refused"  # a name that belongs to declctl or to other code, or a sample that can't be written
 
 
-class _Collected(NamedTuple, Generic[T]):
-    """What one collector has given."""
-
-    names: frozenset[str]
-    result: T
-
-
 class _Reading(Generic[T]):
     """One scrape of one registry: written by its thread, read by the loop when the time is over too."""
 
     def __init__(self, registry: "MetricsRegistry", lineage: "CounterLineage") -> None:
         self.registry = registry
         self._lineage = lineage
-        self.collected: list[_Collected[T]] = []
+        # Of each collector: the names that its samples may have, and its metrics, encoded.
+        self.collected: list[tuple[frozenset[str], T]] = []
         self.faults: list[tuple[ScrapeFault, str]] = []
         self.running: Collector | None = None  # the collector that is called now
 
-    def run(self, encode: Callable[[Sequence["Metric"]], T], running: "dict[Any, str]") -> None:
+    def run(self, encode: Encode[T], running: "dict[Any, str]") -> None:
         """Collect and encode. `running` has the collectors whose calls have not returned, by name.
 
         Collectors that took too long at the last scrape come last.
         """
-        from declctl.hooks.metrics import MetricRefused, sample_names
+        from declctl.hooks.metrics import MetricRefused
 
         late = frozenset(self.registry.late)
         for collector in sorted(self.registry.collectors, key=late.__contains__):
             name = type(collector).__name__
             if collector in running:
-                self.faults.append(
-                    (ScrapeFault.TIMED_OUT, f"{name}.collect has not returned since an earlier scrape")
-                )
+                what = f"{name}.collect has not returned since an earlier scrape"
+                self.faults.append((ScrapeFault.TIMED_OUT, what))
                 continue
             running[collector] = name
             self.running = collector
             try:
                 families = self._lineage.with_others(self.registry, collector)
             except BaseException as error:  # noqa: BLE001 - user code: counted and logged
-                self.faults.append(
-                    (ScrapeFault.RAISED, f"{name}.collect raised {describe_with_place(error)}")
-                )
+                what = f"{name}.collect raised {describe_with_place(error)}"
+                self.faults.append((ScrapeFault.RAISED, what))
                 continue
             finally:
                 self.running = None
                 del running[collector]
             try:
-                names = [sample_names(family) for family in families]
-                for family in families:
-                    self.registry.check(family.name)
-                    _check_samples(family)
-                self.collected.append(_Collected(frozenset[str]().union(*names), encode(families)))
+                self.collected.append((_names_of(families, self.registry), encode(families)))
             except MetricRefused as refused:
                 self.faults.append((ScrapeFault.REFUSED, f"{refused}: {refused.suggestion}"))
             except Exception as error:  # noqa: BLE001 - values of user code that can't be written
-                self.faults.append(
-                    (
-                        ScrapeFault.REFUSED,
-                        f"what {name}.collect gives can't be written: {describe_with_place(error)}",
-                    )
-                )
+                what = f"what {name}.collect gives can't be written: {describe_with_place(error)}"
+                self.faults.append((ScrapeFault.REFUSED, what))
 
 
 class PluginMetrics:
@@ -106,80 +94,84 @@ class PluginMetrics:
     def __init__(self, *, log: Log, seconds: float = SCRAPE_SECONDS) -> None:
         self._log = log
         self._seconds = seconds
-        self._active: LoadedCode | None = None
-        self._codes: list[LoadedCode] = []  # committed and not retired, each once
-        # By plugin or module, and the version or digest of its code. Those without members are removed.
-        self._lineages: dict[tuple[str, str], CounterLineage] = {}
-        self._stamps: dict[int, tuple[str, str]] = {}  # the key of a registry's lineage, by its identity
+        self._codes: list[LoadedCode] = []  # committed and not retired, each once; the last one is active
+        self._lineages: dict[MetricsRegistry, CounterLineage] = {}  # of the registries of `_codes`
+        # The same by plugin or module, and the version or digest of its code.
+        self._known: WeakValueDictionary[tuple[str, str], CounterLineage] = WeakValueDictionary()
         self._one_scrape = asyncio.Lock()  # at a time: a call of another one is not one that hangs
         self._running: dict[Any, str] = {}  # collectors whose calls have not returned; threads write it
-        self._faults: dict[str, Counter[ScrapeFault]] = {}  # by plugin or module
+        self._faults: Counter[tuple[str, ScrapeFault]] = Counter()  # by plugin or module
         self._logged: dict[str, str] = {}  # the last logged fault, by plugin or module
 
     @property
     def owners(self) -> Sequence[str]:
         """The plugins and modules with metrics, in the order of the manifest."""
-        return () if self._active is None else tuple(self._active.metrics)
+        return tuple(self._codes[-1].metrics) if self._codes else ()
 
     @property
     def faults(self) -> Mapping[str, Mapping[ScrapeFault, int]]:
         """How often a collector was left out of a scrape, by plugin or module, and by reason."""
-        return {
-            owner: {fault: self._faults_of(owner)[fault] for fault in ScrapeFault} for owner in self.owners
-        }
+        return {owner: {each: self._faults[owner, each] for each in ScrapeFault} for owner in self.owners}
 
     def commit(self, code: LoadedCode, inputs: Inputs) -> None:
         """Show the metrics of this code from now on. Calls no user code."""
-        self._active = code
-        if code not in self._codes:
-            self._codes.append(code)
+        if code in self._codes:  # a rollback
+            self._codes.remove(code)
+        self._codes.append(code)
         for owner, registry in code.metrics.items():
-            if id(registry) not in self._stamps:
-                self._stamps[id(registry)] = (owner, _stamp(owner, code, inputs))
-            self._lineage(registry).join(registry)
+            if registry not in self._lineages:
+                from declctl.hooks.metrics import CounterLineage
+
+                known = self._known.setdefault((owner, _stamp(owner, code, inputs)), CounterLineage())
+                self._lineages[registry] = known
+            self._lineages[registry].join(registry)
 
     async def retire(self, code: LoadedCode) -> None:
         """Forget code, but for what its counters have counted. No effect for code that was not committed."""
         if code not in self._codes:
             return
         self._codes.remove(code)
-        if self._active is code:  # the process ends
-            self._active = None
-        used = {id(registry) for other in self._codes for registry in other.metrics.values()}
+        used = {registry for other in self._codes for registry in other.metrics.values()}
         for registry in code.metrics.values():
-            if id(registry) in used:  # of an installed plugin that stays
+            if registry in used:  # of an installed plugin that stays
                 continue
-            lineage = self._lineage(registry)
+            lineage = self._lineages.pop(registry)
             lineage.leave(registry)
-            stamp = self._stamps.pop(id(registry))
-            if lineage.is_empty:
-                del self._lineages[stamp]
+            if lineage not in self._lineages.values():  # it is forgotten with its last member
                 continue
             try:
                 await asyncio.to_thread(lineage.fold, registry)  # there may be many series
             except RuntimeError:  # the system has no thread left; the retirement has to go on
                 lineage.fold(registry)
 
-    async def scrape(self, encode: Callable[[Sequence["Metric"]], T]) -> list[T]:
+    async def scrape(self, encode: Encode[T]) -> list[T]:
         """What `encode` makes of the metrics of each collector, in the order of the manifest.
 
         `encode` is called in threads, as collectors are. What is not there in time, raises or has a name of
         others is left out, counted and logged.
         """
         async with self._one_scrape:
-            code = self._active
-            return [] if code is None or not code.metrics else await self._scrape(code, encode)
+            registries = self._codes[-1].metrics.values() if self._codes else ()
+            readings = [_Reading[T](registry, self._lineages[registry]) for registry in registries]
+            return await self._read(readings, encode) if readings else []
 
-    async def _scrape(self, code: LoadedCode, encode: Callable[[Sequence["Metric"]], T]) -> list[T]:
-        readings = [_Reading[T](registry, self._lineage(registry)) for registry in code.metrics.values()]
-        tasks = [asyncio.ensure_future(self._read(reading, encode)) for reading in readings]
+    async def _read(self, readings: Sequence[_Reading[T]], encode: Encode[T]) -> list[T]:
+        tasks = [
+            asyncio.ensure_future(
+                in_thread(
+                    partial(each.run, encode, self._running),
+                    name="declctl-scrape",
+                    what=f"the metrics of {each.registry.owner}",
+                )
+            )
+            for each in readings
+        ]
         await asyncio.wait(tasks, timeout=self._seconds)
         found: list[T] = []
-        names: dict[str, str] = {}
+        owners: dict[str, str] = {}  # by the name of a sample
         for reading, task in zip(readings, tasks, strict=True):
-            owner = reading.registry.owner
+            owner, late = reading.registry.owner, reading.registry.late
             faults = list(reading.faults)
-            late = reading.registry.late
             if not task.done():
                 task.cancel()
                 collector = reading.running
@@ -192,29 +184,20 @@ class PluginMetrics:
                 faults.append((ScrapeFault.RAISED, f"nothing could be collected: {describe(error)}"))
             else:
                 late.intersection_update(tuple(self._running))
-            for each in tuple(reading.collected):
+            for names, result in tuple(reading.collected):
                 # Only for names that a collector has not told when it was registered.
-                other = next((names[name] for name in sorted(each.names) if name in names), None)
+                other = next((owners[name] for name in sorted(names) if name in owners), None)
                 if other is not None:
                     faults.append((ScrapeFault.REFUSED, f"{other} has a metric of the same name"))
                     continue
-                names |= dict.fromkeys(each.names, owner)
-                found.append(each.result)
+                owners |= dict.fromkeys(names, owner)
+                found.append(result)
             self._note(owner, faults)
         return found
 
-    async def _read(self, reading: _Reading[T], encode: Callable[[Sequence["Metric"]], T]) -> None:
-        owner = reading.registry.owner
-        await in_thread(
-            lambda: reading.run(encode, self._running),
-            name="declctl-scrape",
-            what=f"the metrics of {owner}",
-        )
-
     def _note(self, owner: str, faults: Sequence[tuple[ScrapeFault, str]]) -> None:
         """Count faults, and log them if they are not those of the last scrape."""
-        for fault, _ in faults:
-            self._faults_of(owner)[fault] += 1
+        self._faults.update((owner, fault) for fault, _ in faults)
         text = "; ".join(what for _, what in faults)
         before = self._logged.get(owner, "")
         # Once for each trouble: a scrape comes every few seconds.
@@ -223,14 +206,6 @@ class PluginMetrics:
         elif before and not text:
             self._log.info(f"all metrics of {owner} are in /metrics again", plugin=owner)
         self._logged[owner] = text
-
-    def _faults_of(self, owner: str) -> Counter[ScrapeFault]:
-        return self._faults.setdefault(owner, Counter())
-
-    def _lineage(self, registry: "MetricsRegistry") -> "CounterLineage":
-        from declctl.hooks.metrics import CounterLineage
-
-        return self._lineages.setdefault(self._stamps[id(registry)], CounterLineage())
 
 
 def _stamp(owner: str, code: LoadedCode, inputs: Inputs) -> str:
@@ -241,13 +216,21 @@ def _stamp(owner: str, code: LoadedCode, inputs: Inputs) -> str:
     return inputs.modules.get(owner.partition(":")[0], inputs.code)
 
 
-def _check_samples(family: "Metric") -> None:
-    """Raise MetricRefused for a sample whose name is not one of its metric: it may be that of another."""
+def _names_of(families: Sequence["Metric"], registry: "MetricsRegistry") -> frozenset[str]:
+    """The names that the samples of metrics may have.
+
+    Raises MetricRefused for a name that is not free, and for a sample whose name is not one of its metric: it
+    may be that of another.
+    """
     from declctl.hooks.metrics import MetricRefused, sample_names
 
-    allowed = sample_names(family)
-    for sample in family.samples:
-        if sample.name not in allowed:
-            raise MetricRefused(
-                f"the metric {family.name} has a sample {sample.name}", "name it as its metric"
-            )
+    names: frozenset[str] = frozenset()
+    for family in families:
+        registry.check(family.name)
+        allowed = sample_names(family)
+        for sample in family.samples:
+            if sample.name not in allowed:
+                message = f"the metric {family.name} has a sample {sample.name}"
+                raise MetricRefused(message, "name it as its metric")
+        names |= allowed
+    return names

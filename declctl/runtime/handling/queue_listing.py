@@ -1,12 +1,12 @@
 """What waits for a handler: the document of `GET /queue/{handler}`, without values of objects."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
 
 from declctl.kit import Clock
-from declctl.kit.pending import ItemState, PendingItem, QueueSnapshot
+from declctl.kit.pending import ItemState, PendingItem
 from declctl.objects import Notification
 from declctl.runtime.handling.invocation import Retry
 from declctl.workqueue import Priority, Reasons
@@ -42,16 +42,10 @@ class QueueListing(msgspec.Struct, frozen=True):
     items: Sequence[ListedItem]
 
 
-def list_queue(
-    snapshot: QueueSnapshot,
-    *,
-    handler: str,
-    mode: str,
-    unmapped: int,
-    generation_of: Callable[[PendingItem], int | None],
-    clock: Clock,
-) -> QueueListing:
-    """The listing of a snapshot. `generation_of` says whose code handles an item."""
+def listed_items(
+    items: Iterable[PendingItem], generation_of: Callable[[PendingItem], int | None], clock: Clock
+) -> list[ListedItem]:
+    """Items of a queue as they are listed. `generation_of` says whose code handles one."""
     now, wall = clock.monotonic(), clock.now()
 
     def moment(seconds: float | None) -> datetime | None:
@@ -73,15 +67,4 @@ def list_queue(
             again=item.again,
         )
 
-    items = [listed(item) for item in snapshot.items]
-    total = snapshot.waiting + snapshot.running + snapshot.delayed
-    return QueueListing(
-        handler=handler,
-        mode=mode,
-        waiting=snapshot.waiting,
-        running=snapshot.running,
-        backing_off=snapshot.delayed,
-        unmapped=unmapped,
-        left_out=max(0, total - len(items)),
-        items=items,
-    )
+    return [listed(item) for item in items]

@@ -5,7 +5,6 @@ the schema does not have, a version is deprecated, a namespace forbids such pods
 call has sent the request; a LIST or WATCH, and what declctl does by itself, have none.
 """
 
-import re
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ _LONGEST = 500  # characters of a text
 OTHER = "(other)"
 """The kind of a request that is for no resource, such as one for a version."""
 
-_UNKNOWN_FIELD = re.compile(r'unknown field "')
+_UNKNOWN_FIELD = 'unknown field "'
 _DROPPED = "; the server has dropped it: mend its name, or add it to the schema of the kind"
 
 
@@ -78,7 +77,7 @@ class ServerWarnings:
             if (left_out := self._count(handler, kind, shown)) is None:
                 continue
             whose = f"{handler}: " if handler else ""
-            dropped = _DROPPED if _UNKNOWN_FIELD.match(shown) else ""
+            dropped = _DROPPED if shown.startswith(_UNKNOWN_FIELD) else ""
             more = f" ({left_out:,} other warnings were left out)" if left_out else ""
             self._log.warning(
                 f"{whose}the API server warns of a {method} of {kind}: {shown}{dropped}{more}",

@@ -505,7 +505,7 @@ class Slots:
 
     def _make(self, binding: HandlerBinding) -> AnySlot:
         slot = binding.make_slot(clock=self._clock, log=self._log, loop=self._loop, epochs=self._epochs)
-        slot.guard_by(self._loops.guard(slot.name))
+        slot.guard_by(self._loops)
         slot.tap = self.tap
         return slot
 

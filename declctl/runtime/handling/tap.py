@@ -1,6 +1,6 @@
 """The tap: what handlers are called for and what becomes of it, live, for those who listen.
 
-While nobody listens, a call costs one read of `HandlerTap.is_open`. A listener has a queue of its own,
+While nobody listens, a call costs one read of `HandlerTap.listeners`. A listener has a queue of its own,
 bounded by number and bytes: a slow listener loses calls, is told how many, and delays no handler. The paths
 that changed are found when the listener reads, and not in the thread of a handler. No value of an object
 leaves the tap: it has keys, paths, times, and the texts of errors. The texts of calls for Secrets are hidden.
@@ -10,7 +10,7 @@ import asyncio
 import fnmatch
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from enum import StrEnum
@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 
 from declctl.errors import MalformedAnswer
-from declctl.kit import secret_values
 from declctl.objects import Cause, Record
 from declctl.objects.differences import changed_paths
 
@@ -48,6 +47,17 @@ class TapOutcome(StrEnum):
 _FAILURES = (TapOutcome.RETRIED, TapOutcome.FAILED, TapOutcome.DEAD_LETTER, TapOutcome.OVERDUE)
 
 
+class TapSubject(msgspec.Struct, frozen=True):
+    """What a handler was called for, as its mode knows it."""
+
+    type: str  # of the change, or Reconcile
+    reason: str = ""  # of the change, such as Watch or Relist; empty for a key
+    causes: tuple[Cause, ...] = ()  # of a key, the oldest first
+    before: Record | None = None  # of a Modified
+    after: Record | None = None  # the present state; None for a key
+    is_secret: bool = False
+
+
 class TappedCall(msgspec.Struct, frozen=True):
     """One call of a handler, for a change or a key, with its outcome."""
 
@@ -55,54 +65,51 @@ class TappedCall(msgspec.Struct, frozen=True):
     handler: str
     resource: str  # of the handler, its name in the manifest
     key: str
-    type: str  # of the change, or Reconcile
+    subject: TapSubject
     outcome: TapOutcome
     seconds: float  # from the begin of the call, with its filter
     generation: int
     attempt: int  # from 1
-    reason: str = ""  # of the change, such as Watch or Relist; empty for a key
-    causes: tuple[Cause, ...] = ()  # of a key, the oldest first
     error: str = ""
     error_type: str = ""
     retry_in: float | None = None  # seconds
-    before: Record | None = None  # of a Modified
-    after: Record | None = None  # the present state; None for a key
-    is_secret: bool = False
 
     @property
     def weight(self) -> int:
         """The bytes that it keeps in memory while it waits for a listener."""
-        return _CALL_BYTES + sum(len(each.frame) for each in (self.before, self.after) if each is not None)
+        states = self.subject.before, self.subject.after
+        return _CALL_BYTES + sum(len(each.frame) for each in states if each is not None)
 
     def document(self) -> dict[str, Any]:
         """As JSON has it. Decodes the objects of a Modified, so that it is called in a thread."""
-        paths, more = self._paths()
+        subject, (paths, more) = self.subject, self._paths()
         return {
             "kind": "call",
             "time": _moment(self.at),
             "handler": self.handler,
             "resource": self.resource,
-            "type": self.type,
+            "type": subject.type,
             "key": self.key,
-            "reason": self.reason,
-            "causes": [str(cause) for cause in self.causes],
+            "reason": subject.reason,
+            "causes": [str(cause) for cause in subject.causes],
             "paths": paths,
             "morePaths": more,
             "outcome": str(self.outcome),
             "seconds": round(self.seconds, 6),
             "generation": self.generation,
             "attempt": self.attempt,
-            "error": _HIDDEN if self.error and self.is_secret else self.error,
+            "error": _HIDDEN if self.error and subject.is_secret else self.error,
             "errorType": self.error_type,
             "retryInSeconds": None if self.retry_in is None else round(self.retry_in, 3),
         }
 
     def _paths(self) -> tuple[Sequence[str], int]:
         """The paths at which a Modified differs, and the number of further ones."""
-        if self.before is None or self.after is None:
+        before, after = self.subject.before, self.subject.after
+        if before is None or after is None:
             return [], 0
         try:
-            paths, more = changed_paths(self.before.read(), self.after.read(), most=_MOST_PATHS)
+            paths, more = changed_paths(before.read(), after.read(), most=_MOST_PATHS)
         except (MalformedAnswer, RuntimeError):
             # Undecodable, nested too deep, or changed by a reader meanwhile: the call is shown all the same.
             return [], 0
@@ -117,11 +124,6 @@ class TapMark(msgspec.Struct, frozen=True):
     generation: int  # that runs after it
     reason: str
     line: str  # as in the log
-
-    @property
-    def weight(self) -> int:
-        """As of a call."""
-        return _CALL_BYTES
 
     def document(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -154,7 +156,11 @@ class TapFilter(msgspec.Struct, frozen=True):
             return False
         if self.handler and call.handler != self.handler:
             return False
-        if self.of and self.of not in (call.handler, call.resource, *(each.resource for each in call.causes)):
+        if self.of and self.of not in (
+            call.handler,
+            call.resource,
+            *(each.resource for each in call.subject.causes),
+        ):
             return False
         namespace, _, name = call.key.rpartition("/")
         if self.namespace and namespace != self.namespace:
@@ -167,27 +173,29 @@ class TapListener:
 
     def __init__(self, chosen: TapFilter, loop: asyncio.AbstractEventLoop) -> None:
         self._filter = chosen
+        self.is_closed = False  # nothing comes any more
         self._loop = loop
         self._lock = threading.Lock()  # guards the three fields below
         self._waiting: deque[TappedCall | TapMark] = deque()
-        self._bytes = 0  # of `_waiting`
+        self._bytes = 0  # of the calls in `_waiting`
         self._dropped = 0  # calls since the last `take`
         self._arrived = asyncio.Event()  # something waits, or the listener is closed
-        self._closed = False
 
     def add(self, item: TappedCall | TapMark) -> None:
         """Let an item wait, or count it as dropped; marks are never dropped. Neither waits nor raises."""
-        is_call = isinstance(item, TappedCall)
-        if is_call and not self._filter.matches(item):
-            return
+        weight = 0  # of a mark
+        if isinstance(item, TappedCall):
+            if not self._filter.matches(item):
+                return
+            weight = item.weight
         with self._lock:
             first = not self._waiting and not self._dropped
             is_full = len(self._waiting) >= MOST_WAITING or self._bytes >= MOST_BYTES
-            if is_call and is_full:
+            if weight and is_full:
                 self._dropped += 1
             else:
                 self._waiting.append(item)
-                self._bytes += item.weight
+                self._bytes += weight
         if first:  # else it is awake already
             with suppress(RuntimeError):  # the loop is closed: the process ends
                 self._loop.call_soon_threadsafe(self._arrived.set)
@@ -205,75 +213,39 @@ class TapListener:
             taken, dropped = tuple(self._waiting), self._dropped
             self._waiting.clear()
             self._bytes = self._dropped = 0
-            if not self._closed:
+            if not self.is_closed:
                 self._arrived.clear()
         return taken, dropped
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing comes any more."""
-        return self._closed
-
     def close(self) -> None:
         """End the wait: nothing comes any more."""
-        self._closed = True
+        self.is_closed = True
         self._arrived.set()
 
 
 class HandlerTap:
-    """Hands calls and marks to the listeners. `called` and `marked` may be called by any thread."""
+    """Hands calls and marks to the listeners. `add` may be called by any thread, the rest on one loop."""
 
     def __init__(self) -> None:
-        self.is_open = False  # whether anybody listens; read before a call is described
-        self._lock = threading.Lock()  # guards changes of `_listeners`
-        self._listeners: tuple[TapListener, ...] = ()  # replaced as a whole, so that readers need no lock
-
-    def __len__(self) -> int:
-        return len(self._listeners)
+        # Read before a call is described. It is replaced as a whole, so that readers need no lock.
+        self.listeners: tuple[TapListener, ...] = ()
 
     def listen(self, chosen: TapFilter, loop: asyncio.AbstractEventLoop) -> TapListener:
         """A new listener on `loop`, until `leave`."""
         listener = TapListener(chosen, loop)
-        with self._lock:
-            self._listeners = (*self._listeners, listener)
-            self.is_open = True
+        self.listeners = (*self.listeners, listener)
         return listener
 
     def leave(self, listener: TapListener) -> None:
         """Hand a listener nothing any more. May be repeated."""
-        with self._lock:
-            self._listeners = tuple(each for each in self._listeners if each is not listener)
-            self.is_open = bool(self._listeners)
+        self.listeners = tuple(each for each in self.listeners if each is not listener)
 
-    def called(self, call: TappedCall) -> None:
-        """Hand a call to the listeners whose filters it passes."""
-        for listener in self._listeners:
-            listener.add(call)
-
-    def marked(self, mark: TapMark) -> None:
-        """Hand a mark to all listeners."""
-        for listener in self._listeners:
-            listener.add(mark)
+    def add(self, item: TappedCall | TapMark) -> None:
+        """Hand a mark to all listeners, and a call to those whose filters it passes."""
+        for listener in self.listeners:
+            listener.add(item)
 
     def close(self) -> None:
         """End the waits of all listeners: the process ends. On their loop."""
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.close()
-
-
-class TapSubject(msgspec.Struct, frozen=True):
-    """What a handler was called for, as its mode knows it."""
-
-    type: str
-    reason: str = ""
-    causes: tuple[Cause, ...] = ()
-    before: Record | None = None
-    after: Record | None = None
-    is_secret: bool = False
-
-
-def is_secret(obj: Mapping[str, Any] | Record | None) -> bool:
-    """Whether an object is a Secret. A record is not decoded."""
-    if isinstance(obj, Record):
-        return secret_values.is_secret(obj.layout.api_version, obj.layout.kind)
-    return obj is not None and secret_values.is_secret(str(obj.get("apiVersion")), str(obj.get("kind")))

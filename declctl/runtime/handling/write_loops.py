@@ -17,15 +17,14 @@ key is reconciled with growing delays until it has been quiet for a while.
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from declctl.kit import Clock
-from declctl.objects import KubeObject
-from declctl.objects.differences import same_json
+from declctl.objects.differences import changed_paths
 from declctl.objects.managed_fields import differs_under
 from declctl.workqueue import Version
 from declctl.writes import WriteOrigin, WriteVerb, Written
@@ -37,35 +36,39 @@ _MOST_REMEMBERED = 20_000  # versions, calls and last writes
 _MOST_READS = 12  # of live objects for one key that loops
 _MOST_FIELDS = 8  # that are named
 _TIME_STEP = 1.0  # seconds: the times of managed fields are whole
-_NOT_COMPARED = ("managedFields", "resourceVersion", "generation")
+_GENERATION = "metadata.generation"  # which the server counts up whenever the spec changes
 
 Reasons = Sequence[Version] | None
 """The versions whose events led to a call; None if anything else did."""
+_Before = Callable[[], Mapping[str, Any] | None]
+"""Returns the object as a cache has it, before a write; None if no cache has it."""
 _CallKey = tuple[str, str]  # handler, key
 
 
-class WriteLoop(msgspec.Struct, frozen=True):
-    """A key that feeds itself. `fields` are those that changed in its last writes."""
+@dataclass(slots=True)
+class WriteLoop:
+    """The writes of one key that lead to the next one: a loop, if there are too many in a minute."""
 
     handler: str
     key: str
-    fights: bool  # somebody else reverts what it writes
-    object: str  # that it writes
-    fields: tuple[str, ...]
+    is_found: bool = False  # it is a loop
+    fights: bool = False  # somebody else reverts what it writes
+    object: str = ""  # that it writes
+    fields: tuple[str, ...] = ()  # that changed in the last writes
     namesake: str = ""  # the field manager of a fight, if the other side has the same one
+    times: deque[float] = field(default_factory=lambda: deque[float](maxlen=MOST_IN_A_MINUTE + 1))
+    reads_left: int | None = None  # of the live object, to know who else writes; None until that is asked
+    delay: float = 0.0
+    until: float = float("-inf")  # monotonic seconds: the key is not reconciled before
 
     def __str__(self) -> str:
-        other = (
-            f"another process with the field manager {self.namesake} (such as an install of the same name in "
-            "another namespace)"
-            if self.namesake
-            else "somebody"
-        )
-        why = (
-            f"{other} reverts what it writes to {self.object}"
-            if self.fights
-            else f"its writes to {self.object} lead to its next call"
-        )
+        other = "somebody"
+        if self.namesake:
+            other = f"another process with the field manager {self.namesake} (such as an install of the same "
+            other += "name in another namespace)"
+        why = f"its writes to {self.object} lead to its next call"
+        if self.fights:
+            why = f"{other} reverts what it writes to {self.object}"
         fields = ", ".join(self.fields) or "unknown"
         return (
             f"{self.handler} {self.key}: {why}, more than {MOST_IN_A_MINUTE} times a minute "
@@ -91,23 +94,10 @@ class _LastWrite(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Call:
-    """The newest call of a key."""
+    """The newest call for a key."""
 
     reasons: Reasons
     counted: bool = False  # one of its writes was counted
-
-
-@dataclass(slots=True)
-class _Feeding:
-    """The writes of one key that lead to the next one."""
-
-    times: deque[float] = field(default_factory=lambda: deque[float](maxlen=MOST_IN_A_MINUTE + 1))
-    fields: tuple[str, ...] = ()
-    namesake: str = ""  # as in `WriteLoop`
-    reads_left: int | None = None  # of the live object, to know who else writes; None until that is asked
-    loop: WriteLoop | None = None
-    delay: float = 0.0
-    until: float = float("-inf")  # monotonic seconds: the key is not reconciled before
 
 
 class WriteLoops:
@@ -121,18 +111,12 @@ class WriteLoops:
         self._report = report
         self._lock = threading.Lock()  # guards all of the following
         self._written: OrderedDict[Version, _OwnWrite] = OrderedDict()
-        self._calls: dict[_CallKey, _Call] = {}  # of reconcilers; written without the lock
-        self._event_calls: OrderedDict[_CallKey, _Call] = OrderedDict()  # of handlers of changes
+        self._calls: dict[_CallKey, _Call] = {}  # written without the lock, in single steps
         self._last: OrderedDict[tuple[str, str, WriteVerb], _LastWrite] = OrderedDict()
-        self._feeding: dict[_CallKey, _Feeding] = {}
+        self._feeding: dict[_CallKey, WriteLoop] = {}
 
-    def note(
-        self, written: Written, origin: WriteOrigin, *, before: Callable[[], Mapping[str, Any] | None]
-    ) -> None:
-        """Note a write that the server has stored.
-
-        `before` returns the object as a cache has it, before the write; None if no cache has it.
-        """
+    def note(self, written: Written, origin: WriteOrigin, *, before: _Before) -> None:
+        """Note a write that the server has stored."""
         if not origin.key or not written.uid or written.verb in (WriteVerb.DELETE, WriteVerb.CREATE):
             return
         with self._lock:
@@ -151,24 +135,18 @@ class WriteLoops:
         feeding.reads_left -= 1
         return True
 
-    def guard(self, handler: str) -> "CallGuard":
-        """The guard for the queue of a handler."""
-        return CallGuard(self, handler)
-
     def loops(self) -> Sequence[WriteLoop]:
         """The present loops, by handler and key. Those that have ended are reported and forgotten."""
-        ended: list[WriteLoop] = []
         with self._lock:
             now = self._clock.monotonic()
-            for call, feeding in list(self._feeding.items()):
-                if now - (feeding.times[-1] if feeding.times else 0.0) > _MINUTE + feeding.delay:
-                    del self._feeding[call]
-                    if feeding.loop is not None:
-                        ended.append(feeding.loop)
-            present = [each.loop for each in self._feeding.values() if each.loop is not None]
+            known = list(self._feeding.items())
+            over = [at for at, each in known if now - each.times[-1] > _MINUTE + each.delay]
+            ended = [self._feeding.pop(at) for at in over]
+            present = [each for _, each in sorted(self._feeding.items()) if each.is_found]
         for loop in ended:
-            self._report(f"{loop.handler} {loop.key} does not feed itself any longer")
-        return sorted(present, key=lambda each: (each.handler, each.key))
+            if loop.is_found:
+                self._report(f"{loop.handler} {loop.key} does not feed itself any longer")
+        return present
 
     def is_own(self, handler: str, key: str, reasons: Reasons) -> bool:
         """Whether a key is due because of its own conditional writes alone."""
@@ -181,21 +159,20 @@ class WriteLoops:
                 return False
         return True
 
-    def begin(self, handler: str, key: str, reasons: Reasons) -> None:
+    def begin(self, handler: str, key: str, reasons: Reasons) -> _Call:
         """Note that a call for a key begins."""
-        # Without the lock, in single steps. A call that is forgotten counts as one with causes from outside.
+        # Without the lock. A call that is forgotten counts as one with causes from outside.
         if len(self._calls) >= _MOST_REMEMBERED:
             self._calls = {}
-        self._calls[handler, key] = _Call(reasons)
+        call = self._calls[handler, key] = _Call(reasons)
+        return call
 
     def delay(self, handler: str, key: str) -> float:
         """Seconds until a key that loops may be reconciled."""
         feeding = self._feeding.get((handler, key)) if self._feeding else None
         return 0.0 if feeding is None else max(0.0, feeding.until - self._clock.monotonic())
 
-    def _noted(
-        self, written: Written, origin: WriteOrigin, before: Callable[[], Mapping[str, Any] | None]
-    ) -> str | None:
+    def _noted(self, written: Written, origin: WriteOrigin, before: _Before) -> str | None:
         """Note a write; returns the message of a loop that was found by it. Under the lock."""
         at = origin.handler, origin.key
         place = origin.handler, written.uid, written.verb
@@ -214,61 +191,34 @@ class WriteLoops:
         feeding = self._feeding.get(at)
         if not depth and not fights:
             # The cause is a change from outside: what came before does not count any more.
-            if feeding is not None and feeding.loop is None:
+            if feeding is not None and not feeding.is_found:
                 del self._feeding[at]
             return None
         if call.counted:
             return None
         call.counted = True
         if feeding is None:
-            feeding = self._feeding[at] = _Feeding()
-        return self._count(feeding, written, origin, fights=fights, depth=depth, before=before)
-
-    def _count(
-        self,
-        feeding: _Feeding,
-        written: Written,
-        origin: WriteOrigin,
-        *,
-        fights: bool,
-        depth: int,
-        before: Callable[[], Mapping[str, Any] | None],
-    ) -> str | None:
-        now = self._clock.monotonic()
+            feeding = self._feeding[at] = WriteLoop(*at)
         feeding.times.append(now)
         # The differences are decoded and compared only when a loop is near.
-        if len(feeding.times) > MOST_IN_A_MINUTE // 2:
-            cached = before()
-            found = changed_fields(cached, written.obj)
-            if fights and cached is not None:
-                if (cached.get("metadata") or {}).get("managedFields"):
-                    feeding.reads_left = 0
-                elif feeding.reads_left is None:
-                    feeding.reads_left = _MOST_READS
-                if _is_namesake(cached, written):
-                    feeding.namesake = written.manager
-            feeding.fields = tuple(dict.fromkeys((*feeding.fields, *found)))[:_MOST_FIELDS]
+        if len(feeding.times) > MOST_IN_A_MINUTE // 2 and (cached := before()) is not None:
+            _compare(cached, written, feeding, fights=fights)
         many = len(feeding.times) > MOST_IN_A_MINUTE and now - feeding.times[0] < _MINUTE
-        if not (feeding.loop is not None or (many and (fights or depth > MOST_IN_A_MINUTE))):
+        is_new = not feeding.is_found
+        if is_new and not (many and (fights or depth > MOST_IN_A_MINUTE)):
             return None
+        feeding.is_found, feeding.fights, feeding.object = True, fights, f"{written.kind} {written.key}"
         feeding.delay = min(LONGEST_DELAY, max(FIRST_DELAY, feeding.delay * 2))
         feeding.until = now + feeding.delay
-        is_new = feeding.loop is None
-        what = f"{written.kind} {written.key}"
-        feeding.loop = WriteLoop(origin.handler, origin.key, fights, what, feeding.fields, feeding.namesake)
-        return f"{feeding.loop}; it is called with growing delays from now on" if is_new else None
+        return f"{feeding}; it is called with growing delays from now on" if is_new else None
 
     def _call(self, origin: WriteOrigin) -> _Call:
         """The call that writes."""
         at = origin.handler, origin.key
-        if origin.reads is None:
-            return self._calls.setdefault(at, _Call(None))
-        # A handler of changes: the version of its object is the reason, and makes the call.
-        call = self._event_calls.get(at)
-        if call is None or call.reasons != (origin.reads,):
-            call = _Call((origin.reads,))
-            _remember(self._event_calls, at, call)
-        return call
+        # Of a handler of changes, the version of its object is the reason, and tells its calls apart.
+        reasons, call = None if origin.reads is None else (origin.reads,), self._calls.get(at)
+        is_known = call is not None and (reasons is None or call.reasons == reasons)
+        return call if call is not None and is_known else self.begin(*at, reasons)
 
     def _depth(self, reasons: Reasons) -> int:
         """The number of calls in a row that were caused by writes of this process alone."""
@@ -277,47 +227,22 @@ class WriteLoops:
         return 1 + max(depths) if depths and len(depths) == len(known) else 0
 
 
-class CallGuard(msgspec.Struct, frozen=True):
-    """`WriteLoops` for the keys of one handler. From any thread."""
-
-    loops: WriteLoops
-    handler: str
-
-    def is_own(self, key: str, reasons: Reasons) -> bool:
-        """See `WriteLoops.is_own`."""
-        return self.loops.is_own(self.handler, key, reasons)
-
-    def begin(self, key: str, reasons: Reasons) -> None:
-        """See `WriteLoops.begin`."""
-        self.loops.begin(self.handler, key, reasons)
-
-    def delay(self, key: str) -> float:
-        """See `WriteLoops.delay`."""
-        return self.loops.delay(self.handler, key)
-
-
-def _is_namesake(before: Mapping[str, Any], written: Written) -> bool:
-    """Whether the manager of a repeated write had other values: this process has not written these."""
+def _compare(cached: Mapping[str, Any], written: Written, feeding: WriteLoop, *, fights: bool) -> None:
+    """Add the fields that a write has changed, and what the state before says of a fight."""
+    found, _ = changed_paths(cached, written.obj, most=_MOST_FIELDS + 1)
+    fields = dict.fromkeys((*feeding.fields, *found))
+    fields.pop(_GENERATION, None)
+    feeding.fields = tuple(fields)[:_MOST_FIELDS]
+    if not fights:
+        return
+    if (cached.get("metadata") or {}).get("managedFields"):
+        feeding.reads_left = 0
+    elif feeding.reads_left is None:
+        feeding.reads_left = _MOST_READS
     subresource = "status" if written.verb is WriteVerb.PATCH_STATUS else ""
-    return differs_under(dict(before), written.obj, written.manager, written.verb.operation, subresource)
-
-
-def changed_fields(before: Mapping[str, Any] | None, after: KubeObject) -> list[str]:
-    """The paths of the values that differ; none if the state before is not known."""
-    return [] if before is None else list(_differing(before, after, ""))
-
-
-def _differing(one: Any, other: Any, path: str) -> Iterable[str]:
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        for name in {**one, **other}:
-            if path == "metadata" and name in _NOT_COMPARED:
-                continue
-            yield from _differing(one.get(name), other.get(name), f"{path}.{name}" if path else str(name))
-    elif isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
-        for index, (mine, theirs) in enumerate(zip(one, other, strict=True)):
-            yield from _differing(mine, theirs, f"{path}[{index}]")
-    elif not same_json(one, other):
-        yield path
+    # The manager of a repeated write had other values: this process has not written these.
+    if differs_under(dict(cached), written.obj, written.manager, written.verb.operation, subresource):
+        feeding.namesake = written.manager
 
 
 def _time_of(written: Written) -> str:

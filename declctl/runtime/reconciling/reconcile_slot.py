@@ -37,12 +37,11 @@ from declctl.objects import (
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics, WatchStatistics
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
-from declctl.runtime.handling.failure_log import failure_type
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.runtime.handling.invocation import Invocation, Retry, waits_of
 from declctl.runtime.handling.invocations import LONGEST_WAIT_FOR_SYNC, Invocations
 from declctl.runtime.handling.outcomes import InvocationOutcome, LoopEnded, Suspended
-from declctl.runtime.handling.write_loops import CallGuard
+from declctl.runtime.handling.write_loops import WriteLoops
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
 from declctl.runtime.reconciling.mapping import KeySource, Mapped
@@ -208,13 +207,13 @@ class Reconciliations(Invocations[Reasons]):
 
         The next attempt is in `delay` seconds; None: the change is given up.
         """
-        binding, what = self._reconciled.binding, str(fault)
-        place, kind = f"{waiting.sources[0].resource} {waiting.key}", failure_type(fault)
-        waiting.fault = f"{place}: {what}"
+        binding = self._reconciled.binding
+        place = f"{waiting.sources[0].resource} {waiting.key}"
+        waiting.fault = f"{place}: {fault}"
         if waiting.first_failed is None:
             waiting.first_failed = binding.generation
-        self.figures.mapping_failed(binding, place, what, kind, waiting.first_failed, again=delay is not None)
-        self._failures.mapping_failed(place, binding.generation, fault, what, delay)
+        self.figures.mapping_failed(binding, place, fault, waiting.first_failed, again=delay is not None)
+        self._failures.mapping_failed(place, binding.generation, fault, delay)
 
     def mapping_waits(self, binding: CallBinding, key: str, fault: DeclctlError) -> None:
         """Count and log that a change waits until the reconciled kind is known, as a call for a cache."""
@@ -270,7 +269,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self.finalizers = FinalizerSteps()
         self.leftovers: LeftoverCache | None = None  # objects that have left the scope with the finalizer
         wake = lambda: self.wake()  # noqa: E731, PLW0108 - the base class sets it later
-        self.unseen = UnseenWrites(clock=clock, report=self._report_lag, wake=wake)
+        self.unseen = UnseenWrites(binding.plan.name, clock=clock, report=self._report_lag, wake=wake)
         # All failed keys together share a token bucket (10 a second, burst 100), as in client-go.
         limiter = BucketRateLimiter(clock=clock).when
         self._keys = ReconcileQueue[str](clock=clock, epochs=epochs, gate=self.unseen, limiter=limiter)
@@ -515,20 +514,23 @@ class ReconcileSlot(HandlerSlot[Reasons]):
 
     def requeue(self, key: str) -> RequeueResult:
         """Let a key be reconciled that was given up, with its newest state."""
-        if self.dead_letters.take(key) is None:
-            return RequeueResult.NONE
         cause = Cause("Requeue", self.binding.plan.resource, key, "DeadLetter")
-        self._keys.add(key, Reasons({cause: None}), rests=False)
+
+        def add(_: tuple[Cause, ...]) -> bool:
+            self._keys.add(key, Reasons({cause: None}), rests=False)
+            return True
+
+        result = self.dead_letters.requeue(key, add)
         self.wake()
-        return RequeueResult.REQUEUED
+        return result
 
     def written(self, written: Written, origin: WriteOrigin, caches: Iterable[ManagedInformer]) -> None:
         """Hold keys back until the caches have a write of this handler."""
         self.unseen.note(written, origin, caches, own_kind=self.binding.object_kind)
 
-    def guard_by(self, guard: CallGuard) -> None:
-        """Ask this guard about own writes of the handler."""
-        self.unseen.guard = guard
+    def guard_by(self, loops: WriteLoops) -> None:
+        """Ask the loops of the process about own writes of the handler."""
+        self.unseen.loops = loops
 
     def _report_lag(self, message: str) -> None:
         self._log.warning(f"{self.name}: {message}", handler=self.name, generation=self.binding.generation)

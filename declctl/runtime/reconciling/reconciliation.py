@@ -7,7 +7,7 @@ from declctl.errors import DeclctlError, HandlerFailed
 from declctl.hooks.calls import Implementation
 from declctl.objects import Cause, Request, Requeue
 from declctl.runtime.handling.invocation import Invocation, MemoOf, ReportOf, Retry
-from declctl.runtime.handling.tap import SECRET, TapSubject, is_secret
+from declctl.runtime.handling.tap import SECRET, TapSubject
 from declctl.runtime.tracing import TracedCall
 from declctl.workqueue import Reasons
 from declctl.writes import CallScope
@@ -60,18 +60,13 @@ class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
         """The ids of changes that have led to the key, which are noted while there are traces."""
         return self.item.value.events
 
-    @property
-    def kind(self) -> str:
-        """Reconcile: the handler was called for a key."""
-        return "Reconcile"
-
     def content(self, state: Retry) -> tuple[Cause, ...]:  # noqa: ARG002 - the next call reads the newest state
         """Why the key was due."""
         return self.request.causes
 
     def tap_subject(self) -> TapSubject:
         """Why the key is due; of its object, only whether it is a Secret, also of one that is gone."""
-        hidden = self.binding.object_kind == SECRET or is_secret(self.request.obj)
+        hidden = self.binding.object_kind == SECRET
         return TapSubject("Reconcile", causes=self.request.causes, is_secret=hidden)
 
     @property

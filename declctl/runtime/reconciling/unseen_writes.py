@@ -25,7 +25,7 @@ from declctl.kit import Clock
 from declctl.kit.key_queue import QueueItem
 from declctl.objects import NO_ORDER, FieldSelector, LabelSelector, version_order
 from declctl.objects.resource import namespace_of
-from declctl.runtime.handling.write_loops import CallGuard, WriteLoops
+from declctl.runtime.handling.write_loops import WriteLoops
 from declctl.workqueue import Admission, Reasons
 from declctl.writes import WriteOrigin, WriteVerb, Written
 
@@ -100,12 +100,19 @@ class UnseenWrites:
     """
 
     def __init__(
-        self, *, clock: Clock, report: Callable[[str], None], wake: Callable[[], None] = lambda: None
+        self,
+        handler: str,
+        *,
+        clock: Clock,
+        report: Callable[[str], None],
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
+        self._handler = handler
         self._now = clock.monotonic
         self._report = report
         self._wake = wake
-        self.guard: CallGuard = WriteLoops(clock=clock, report=report).guard("")  # against loops of writes
+        # Those of the process, if the slot belongs to one.
+        self.loops = WriteLoops(clock=clock, report=report)
         self.own_writes = 0  # times that a key was due because of its own writes alone, and was not taken
         self._lock = threading.Lock()  # guards all of the following
         self._turns = itertools.count()
@@ -163,10 +170,10 @@ class UnseenWrites:
         """What becomes of a key whose turn has come. A key that is held is so until `take_released`."""
         # A retry and a Requeue have no versions: their keys are called in any case.
         key, versions = item.key, item.value.versions
-        if versions and self.guard.is_own(key, versions):
+        if versions and self.loops.is_own(self._handler, key, versions):
             self.own_writes += 1
             return Admission.SKIP
-        delay = self.guard.delay(key)
+        delay = self.loops.delay(self._handler, key)
         if not (self._young or self._old or delay > 0):
             return Admission.CALL
         with self._lock:
@@ -182,7 +189,7 @@ class UnseenWrites:
 
     def begins(self, item: QueueItem[Reasons]) -> None:
         """Notice that a worker gets a key."""
-        self.guard.begin(item.key, item.value.versions)
+        self.loops.begin(self._handler, item.key, item.value.versions)
 
     def take_released(self) -> str | None:
         """A key that need not wait any longer, which is not held from now on; None if there is none."""

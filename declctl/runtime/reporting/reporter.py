@@ -652,10 +652,10 @@ class Announcer:
 
         Without that, a retry that is refused for the same reason as before is only marked for listeners.
         """
-        if self._tap.is_open and outcome.result is not Result.UNCHANGED:
+        if self._tap.listeners and outcome.result is not Result.UNCHANGED:
             result = str(outcome.result)
             mark = TapMark(self._clock.now(), result, outcome.generation, outcome.reason, outcome.line)
-            self._tap.marked(mark)
+            self._tap.add(mark)
         if not (self._retries.record(outcome) or asked):
             return
         was_stale = self._observer.is_stale

@@ -32,7 +32,8 @@ from declctl.kit.timetable import zone_of
 from declctl.manifest.model import ScheduleSpec
 from declctl.runtime.handling.calls_under_way import CANCEL_SECONDS
 from declctl.runtime.handling.context import HandlerContext, Memo, Snapshots, SnapshotSource
-from declctl.runtime.handling.failure_log import FailureLog, cause_of, describe_failure
+from declctl.runtime.handling.failure_log import FailureLog
+from declctl.runtime.handling.failures import cause_of, describe_failure
 from declctl.runtime.handling.invocations import LONGEST_WAIT_FOR_SYNC, WAIT_FOR_LIST
 from declctl.runtime.log import Log
 from declctl.runtime.scheduling.schedule_timer import ScheduleTimer, due_times

@@ -23,7 +23,7 @@ from declctl.objects import ObjectKey
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.circuit_breaker import BreakerState, BreakerStatus
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
-from declctl.runtime.handling.handler_counts import HANDLER_BOUNDS
+from declctl.runtime.handling.handler_figures import HANDLER_BOUNDS
 from declctl.runtime.handling.plugin_metrics import PluginMetrics
 from declctl.runtime.handling.queue_listing import QueueListing
 from declctl.runtime.handling.server_warnings import WarningTotal

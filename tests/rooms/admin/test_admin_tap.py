@@ -11,7 +11,7 @@ import pytest
 
 from declctl.admin import TokenFile, serve
 from declctl.admin.tap import MOST_LISTENERS
-from declctl.runtime.handling.tap import MOST_WAITING, TapMark, TapOutcome, TappedCall
+from declctl.runtime.handling.tap import MOST_WAITING, TapMark, TapOutcome, TappedCall, TapSubject
 from tests.rooms.admin.conftest import EVERYWHERE, LOOPBACK, FakeRuntime, until
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -19,7 +19,9 @@ AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 def call(key: str = "shop/web", outcome: TapOutcome = TapOutcome.SUCCEEDED) -> TappedCall:
     """A call of the handler that the runtime has."""
-    return TappedCall(AT, "notify", "pods", key, "Modified", outcome, seconds=0.25, generation=6, attempt=1)
+    return TappedCall(
+        AT, "notify", "pods", key, TapSubject("Modified"), outcome, seconds=0.25, generation=6, attempt=1
+    )
 
 
 async def events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
@@ -44,9 +46,9 @@ async def test_calls_and_reloads_come_as_they_happen(runtime: FakeRuntime):
             assert (response.status, response.content_type) == (200, "text/event-stream")
             stream = events(response)
             found.append(await anext(stream))
-            runtime.tap.called(call())
+            runtime.tap.add(call())
             found.append(await anext(stream))
-            runtime.tap.marked(TapMark(AT, "Applied", 7, "", "generation 7: ~handler notify (code)"))
+            runtime.tap.add(TapMark(AT, "Applied", 7, "", "generation 7: ~handler notify (code)"))
             found.append(await anext(stream))
         # The server has ended: the stream has not kept it.
         found += [document async for document in stream]
@@ -55,7 +57,7 @@ async def test_calls_and_reloads_come_as_they_happen(runtime: FakeRuntime):
     assert (called["kind"], called["key"], called["time"]) == ("call", "shop/web", "2026-01-02T03:04:05.000Z")
     assert (reloaded["kind"], reloaded["result"], reloaded["generation"]) == ("reload", "Applied", 7)
     assert end == {"kind": "end", "reason": "the process ends"}
-    assert not runtime.tap.is_open
+    assert not runtime.tap.listeners
 
 
 async def test_a_query_limits_the_calls(runtime: FakeRuntime):
@@ -64,9 +66,9 @@ async def test_a_query_limits_the_calls(runtime: FakeRuntime):
         async with session.get(f"http://{bound}/events?{query}") as response:
             stream = events(response)
             await anext(stream)
-            runtime.tap.called(call())
-            runtime.tap.called(call("other/web", TapOutcome.FAILED))
-            runtime.tap.called(call("shop/web-1", TapOutcome.FAILED))
+            runtime.tap.add(call())
+            runtime.tap.add(call("other/web", TapOutcome.FAILED))
+            runtime.tap.add(call("shop/web-1", TapOutcome.FAILED))
             assert (await anext(stream))["key"] == "shop/web-1"
 
 
@@ -77,7 +79,7 @@ async def test_a_client_that_is_too_slow_is_told_what_it_has_lost(runtime: FakeR
         await anext(stream)
         # Without an await between: the stream, which runs on this loop, takes nothing meanwhile.
         for _ in range(MOST_WAITING + 5):
-            runtime.tap.called(call())
+            runtime.tap.add(call())
         found = [await anext(stream) for _ in range(MOST_WAITING + 1)]
     assert found[-1] == {"kind": "dropped", "count": 5}
 
@@ -91,11 +93,11 @@ async def test_there_are_few_streams_at_a_time(runtime: FakeRuntime):
         assert "listen already" in (await refused.json())["error"]
         assert (await session.get(f"http://{bound}/status")).status == 200
         streams[0].close()
-        await until(lambda: len(runtime.tap) < MOST_LISTENERS)
+        await until(lambda: len(runtime.tap.listeners) < MOST_LISTENERS)
         assert (await session.get(f"http://{bound}/events")).status == 200
-        assert runtime.tap.is_open
+        assert runtime.tap.listeners
         await session.close()
-        await until(lambda: not runtime.tap.is_open)
+        await until(lambda: not runtime.tap.listeners)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_a_stream_needs_the_token(ask: Callable, runtime: FakeRuntime):
     assert ask("/events", address=EVERYWHERE).status == 403
     assert ask("/events", token="t" * 20).status == 401
     assert ask("/events", method="HEAD").status == 200
-    assert not runtime.tap.is_open
+    assert not runtime.tap.listeners
 
 
 async def test_a_stream_ends_with_the_right_to_it(runtime: FakeRuntime, tmp_path: Path, monkeypatch):
@@ -129,6 +131,6 @@ async def test_a_stream_ends_with_the_right_to_it(runtime: FakeRuntime, tmp_path
         stream = events(await session.get(f"http://{bound}/events", headers=given))
         await anext(stream)
         (tmp_path / "token").write_text("second")
-        await until(lambda: runtime.tap.called(call()) or not runtime.tap.is_open)
+        await until(lambda: runtime.tap.add(call()) or not runtime.tap.listeners)
         *_, end = [document async for document in stream]
         assert end == {"kind": "end", "reason": "The token does not count any more."}

@@ -186,20 +186,22 @@ def _letter(key: str, error: str = "") -> DeadLetter:
     return DeadLetter("h", key, "Added", error, "E", "", 1, now, now, 1, 1)
 
 
-def test_there_are_only_so_many_letters() -> None:
+def test_there_are_only_so_many_letters(monkeypatch) -> None:
     """The oldest is dropped and counted; one that is written again is not the oldest any more."""
-    letters = DeadLetters[int](lambda older, newer: older + newer, lambda _: 0, most=2)
+    monkeypatch.setattr("declctl.runtime.handling.dead_letters.MOST_LETTERS", 2)
+    letters = DeadLetters[int](lambda older, newer: older + newer, lambda _: 0)
     for key in ("a", "b", "a", "c"):
         letters.put(_letter(key), 1)
     assert [letter.key for letter in letters.all()] == ["a", "c"]
     assert letters.dropped == 1
-    taken = letters.take("a")
-    assert (taken[0].changes, taken[1]) == (2, 2)
+    assert letters.all()[0].changes == 2
+    assert letters.requeue("a", lambda content: content == 2) is RequeueResult.REQUEUED
 
 
-def test_letters_take_only_so_many_bytes() -> None:
+def test_letters_take_only_so_many_bytes(monkeypatch) -> None:
     """Their contents and texts count; a single one that is too large is kept."""
-    letters = DeadLetters[int](lambda _, newer: newer, lambda content: content, most_bytes=10_000)
+    monkeypatch.setattr("declctl.runtime.handling.dead_letters.MOST_BYTES", 10_000)
+    letters = DeadLetters[int](lambda _, newer: newer, lambda content: content)
     letters.put(_letter("a", "x" * 4000), 100)
     letters.put(_letter("b"), 4000)
     assert letters.dropped == 0
@@ -211,15 +213,3 @@ def test_letters_take_only_so_many_bytes() -> None:
     letters.put(_letter("e"), 9_000)
     letters.put(_letter("f"), 100)
     assert [letter.key for letter in letters.all()] == ["f"]
-
-
-def test_what_is_put_back_is_older_than_what_came_since() -> None:
-    """A worker has given up a newer change while a request was being refused: both are kept, in order."""
-    letters = DeadLetters[str](lambda older, newer: older + newer, len)
-    letters.put(_letter("a", "first"), "1")
-    taken = letters.take("a")
-    letters.put(_letter("a", "second"), "2")
-    letters.put_back(*taken)
-    (letter,) = letters.all()
-    assert (letter.error, letter.changes) == ("second", 2)
-    assert letters.take("a") == (letter, "12")

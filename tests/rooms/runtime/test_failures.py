@@ -10,12 +10,8 @@ from declctl.errors import NotSynced
 from declctl.manifest.model import Delivery, OnFailure, QueueSpec, RetrySpec
 from declctl.objects import ChangeType
 from declctl.runtime.handling.failure_log import FailureLog
-from declctl.runtime.handling.handler_counts import (
-    LASTING_SECONDS,
-    STREAK_CALLS,
-    STREAK_SECONDS,
-    HandlerProblem,
-)
+from declctl.runtime.handling.handler_counts import LASTING_SECONDS, HandlerProblem
+from declctl.runtime.handling.handler_figures import STREAK_CALLS, STREAK_SECONDS
 from declctl.runtime.reporting.reporter import named_handlers
 from declctl.testing import until
 from tests.rooms.runtime.conftest import EVERY_SECOND, ONCE, SOON, Hanging, errors, fails
@@ -277,9 +273,7 @@ def test_distinct_faults_are_remembered_within_bounds(log, clock) -> None:
     failures = FailureLog(log, "notify", clock=clock)
     for number in range(10_000):
         failures.count((number,))
-    assert failures.remembered == 100
-    assert failures.count((9_999,)) == 2
-    assert failures.count((0,)) == 1
+    assert [failures.count((number,)) for number in (9_900, 9_901, 9_899, 9_898)] == [2, 2, 1, 1]
 
 
 # Caches that have not synced
@@ -392,7 +386,7 @@ def test_a_streak_takes_failed_calls_and_time(bench, clock) -> None:
     raised.append(ValueError("no"))
     slot.work(slot.queue.take())
     streak = slot.invocations.figures.lasting_streak()
-    assert (streak.calls, streak.key, streak.error) == (5, "default/a", "ValueError: no")
+    assert (streak.count, streak.key, streak.error) == (5, "default/a", "ValueError: no")
     raised.append(None)
     slot.work(slot.queue.take())  # of another object, too: the handler works
     assert slot.invocations.figures.lasting_streak() is None
@@ -401,7 +395,7 @@ def test_a_streak_takes_failed_calls_and_time(bench, clock) -> None:
     bench.work()
     assert many.invocations.figures.lasting_streak() is None
     clock.set(STREAK_SECONDS)
-    assert many.invocations.figures.lasting_streak().calls == 5
+    assert many.invocations.figures.lasting_streak().count == 5
 
 
 def test_calls_that_hang_count_at_their_timeout(bench, clock) -> None:
@@ -415,9 +409,9 @@ def test_calls_that_hang_count_at_their_timeout(bench, clock) -> None:
     hanging.gate.set()
     for call in calls:
         call.result(SOON)
-    assert streak.calls == 5
+    assert streak.count == 5
     assert "TimeoutError: it ran longer than its timeout of 0.02 s" in streak.error
-    assert slot.invocations.figures.lasting_streak().calls == 5, "a call that returns late has been counted"
+    assert slot.invocations.figures.lasting_streak().count == 5, "a call that returns late has been counted"
 
 
 def test_a_call_hangs_after_five_minutes_and_its_timeout(bench, clock) -> None:

@@ -16,7 +16,7 @@ from declctl.kit.histogram import Histogram, HistogramFigures
 from declctl.manifest.model import Delivery, FilterSpec, InitialSync, OnFailure, RetrySpec
 from declctl.objects import ChangeReason, ChangeType, Notification
 from declctl.runtime.handling.binding import Filter
-from declctl.runtime.handling.handler_counts import HANDLER_BOUNDS
+from declctl.runtime.handling.handler_figures import HANDLER_BOUNDS
 from tests.rooms.runtime.conftest import EVERY_SECOND, ONCE, fails, make_record, rebind
 
 A, M, D, R = ChangeType.ADDED, ChangeType.MODIFIED, ChangeType.DELETED, ChangeType.RESYNC

@@ -85,8 +85,8 @@ def test_every_reason_of_a_condition_is_in_the_table() -> None:
     )
     assert isinstance(faults, ast.Dict)
     set_to[DEGRADED] |= {key.value for key in faults.keys if isinstance(key, ast.Constant)}
-    for part in (CallsUnderWay, HandlerFigures):
-        set_to[HANDLERS_HEALTHY] |= set(re.findall(r'"([A-Z]\w+)"', inspect.getsource(part.problems)))
+    for part in (CallsUnderWay.problems, HandlerFigures):
+        set_to[HANDLERS_HEALTHY] |= set(re.findall(r'(?<!: )"([A-Z]\w+)"', inspect.getsource(part)))
     for condition in (READY, DEGRADED, HANDLERS_HEALTHY, FILES_FOLLOWED):
         assert set_to[condition] == BY_CONDITION[condition]
     assert set_to[RELOADED] <= BY_CONDITION[RELOADED]

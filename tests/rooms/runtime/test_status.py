@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from declctl.informer import FakeControllerSource, InformerStatistics, SharedIndexInformer
 from declctl.kit import ManualClock
 from declctl.manifest import Diagnostic
-from declctl.runtime.handling.handler_counts import HandlerCounts
+from declctl.runtime.handling.handler_figures import percentiles
 from declctl.runtime.reloading.changes import ImportSeconds, Outcome, Result
 from declctl.runtime.reporting.reporter import ReloadHistory, resource_status
 from declctl.runtime.reporting.status import Conditions, DecodingStatus, decoding_status
@@ -80,10 +80,8 @@ def test_a_condition_keeps_its_time_while_it_holds(clock) -> None:
 
 def test_p95_is_what_all_but_the_slowest_twentieth_took() -> None:
     """A hundred calls, the five slowest are left out."""
-    counts = HandlerCounts()
-    assert counts.percentiles(0.95) == [0.0]
-    counts.durations.extend(range(1, 101))
-    assert counts.percentiles(0.5, 0.95, 0.99) == [51, 96, 100]
+    assert percentiles((), 0.95) == [0.0]
+    assert percentiles(range(1, 101), 0.5, 0.95, 0.99) == [51, 96, 100]
 
 
 @pytest.mark.guarantee("G25", "G21")

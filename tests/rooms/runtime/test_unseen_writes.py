@@ -106,7 +106,7 @@ class Keys:
         self.clock = ManualClock()
         self.reports: list[str] = []
         self.woken = 0
-        self.unseen = UnseenWrites(clock=self.clock, report=self.reports.append, wake=self.wake)
+        self.unseen = UnseenWrites("web", clock=self.clock, report=self.reports.append, wake=self.wake)
         self.queue = ReconcileQueue[str](clock=self.clock, gate=self.unseen)
         self.queue.max_running = 2
 

@@ -6,7 +6,7 @@ import pytest
 
 from declctl.kit import ManualClock
 from declctl.objects import Cause, GroupVersionKind, ObjectKey
-from declctl.runtime.handling.write_loops import LONGEST_DELAY, MOST_IN_A_MINUTE, WriteLoops, changed_fields
+from declctl.runtime.handling.write_loops import LONGEST_DELAY, MOST_IN_A_MINUTE, WriteLoops
 from declctl.runtime.reconciling.unseen_writes import UnseenWrites
 from declctl.workqueue import Reasons, ReconcileQueue
 from declctl.writes import WriteOrigin, WriteVerb, Written
@@ -50,7 +50,9 @@ class Scene:
     def write_again(self, handler: str = "web", **given: Any) -> None:
         based_on, digest, time = given["based_on"], given.get("digest"), given.get("time", "")
         entry = {"manager": f"declctl/x/{handler}", "operation": "Apply", "time": time}
-        obj = given.get("obj", {"metadata": {"managedFields": [entry]}, "status": {"seen": self.version}})
+        obj = given.get(
+            "obj", {"metadata": {"generation": 2, "managedFields": [entry]}, "status": {"seen": self.version}}
+        )
         written = Written(
             WriteVerb.PATCH_STATUS if based_on else WriteVerb.APPLY,
             POD,
@@ -64,7 +66,7 @@ class Scene:
             digest=self.version if digest is None else digest,
         )
         origin = WriteOrigin(handler, 1, key="a/web", reads=given.get("reads"))
-        before = given.get("before", {"metadata": {}, "status": {"seen": 0}})
+        before = given.get("before", {"metadata": {"generation": 1}, "status": {"seen": 0}})
         self.loops.note(written, origin, before=lambda: before)
 
 
@@ -230,21 +232,11 @@ def test_a_delay_counts_from_the_last_write_and_stays_while_the_rest_is_short(sc
     assert turn() == 0
 
 
-def test_the_changed_fields_are_named_without_those_of_the_server() -> None:
-    """Lists of equal length by their elements, and missing values."""
-    metadata, ports = {"resourceVersion": "1", "labels": {"a": "1"}}, [{"p": 1}, {"p": 2}]
-    before = {"metadata": metadata, "spec": {"ports": ports}}
-    metadata, ports = {"resourceVersion": "2", "labels": {}}, [{"p": 1}, {"p": 3}]
-    after = {"metadata": metadata, "spec": {"ports": ports}, "x": 1}
-    assert changed_fields(before, after) == ["metadata.labels.a", "spec.ports[1].p", "x"]
-    assert changed_fields(None, after) == []
-
-
 @pytest.fixture
 def gate(scene) -> UnseenWrites:
     """The gate of the handler web."""
-    made = UnseenWrites(clock=scene.clock, report=scene.reports.append)
-    made.guard = scene.loops.guard("web")
+    made = UnseenWrites("web", clock=scene.clock, report=scene.reports.append)
+    made.loops = scene.loops
     return made
 
 
