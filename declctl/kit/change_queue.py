@@ -71,7 +71,7 @@ class ChangeQueue(KeyQueue[str, T]):
         with self._lock:
             now = self._now()
             self._added += len(values)
-            if self._resting and not self.debounce:
+            if self._number[_RESTING] and not self.debounce:
                 self._end_rests()
             for key, value in values:
                 head = self._heads.get(key)
@@ -138,14 +138,14 @@ class ChangeQueue(KeyQueue[str, T]):
             found = self._of_epoch(epoch)
             if self._parted and epoch == self._epochs.counter.newest:
                 self._look_at_later()
-                found += self._epochs.pending.get(NO_EPOCH, 0) - self._backing_off - self._resting
+                found += self._epochs.pending.get(NO_EPOCH, 0) - sum(self._number.values())
             return found
 
     def end_debounce(self) -> bool:
         """End all rests: their values belong to the newest epoch. Returns whether there was one. O(n)."""
         with self._lock:
             self.debounce = 0.0
-            rested = self._resting > 0
+            rested = self._number[_RESTING] > 0
             self._end_rests()
             return rested
 

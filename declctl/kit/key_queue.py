@@ -37,7 +37,8 @@ NO_EPOCH = -1  # of an item whose turn has not come: that of its worker's `take`
 _FEW = 64  # entries of items that are elsewhere by now, which are not worth a new row or heap
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
 _RUNNING, _OVERDUE, _LEFT = ItemState.RUNNING, ItemState.OVERDUE, ItemState.LEFT
-_WAITING, _RESTING, _BACKING_OFF = ItemState.WAITING, ItemState.RESTING, ItemState.BACKING_OFF
+_WAITING, _RESTING = ItemState.WAITING, ItemState.RESTING
+_BACKING_OFF, _REQUEUED = ItemState.BACKING_OFF, ItemState.REQUEUED
 
 
 class Item(msgspec.Struct, Generic[K, T], eq=False):
@@ -251,7 +252,8 @@ class KeyQueue(ABC, Generic[K, T]):
         self._epochs = Epochs(epochs)
         self._added = self._taken = self._merged = self._dropped = self._weight = 0
         self._out: dict[K, Item[K, T]] = {}  # by key: what workers have, the longest first
-        self._running = self._resting = self._backing_off = 0  # items, now; without those that are overdue
+        self._running = 0  # items, now; without those that are overdue
+        self._number: dict[ItemState, int] = {_RESTING: 0, _BACKING_OFF: 0, _REQUEUED: 0}  # items, by state
 
     # What the two kinds of queues do differently. Called under the lock.
 
@@ -405,7 +407,7 @@ class KeyQueue(ABC, Generic[K, T]):
             dropped = self._drop_all()
             self._rows, self._in_a_row = (_Turns(0), _Turns(1)), 0
             self._later.clear()
-            self._ended = self._resting = self._backing_off = 0
+            self._ended, self._number = 0, dict.fromkeys(self._number, 0)
             self._dropped += dropped
             if self.budget is not None:
                 self.budget.leave(self)
@@ -413,9 +415,14 @@ class KeyQueue(ABC, Generic[K, T]):
 
     @property
     def idle(self) -> bool:
-        """Whether no item waits, rests, runs or backs off."""
+        """Whether no item waits, rests, runs or backs off. What a call has asked for does not count."""
         with self._lock:
-            return not self._epochs.pending
+            return sum(self._epochs.pending.values()) == self._number[_REQUEUED]
+
+    @property
+    def delayed(self) -> int:
+        """The number of items that come at a time of their own: after a back-off, or asked for."""
+        return self._number[_BACKING_OFF] + self._number[_REQUEUED]
 
     @property
     def turns(self) -> int:
@@ -436,7 +443,7 @@ class KeyQueue(ABC, Generic[K, T]):
         with self._lock:
             self._look_at_later()
             figures, items = self._figures(), list(islice(self._in_order(), most))
-            return QueueSnapshot(figures.waiting, figures.running, self._delayed(), items)
+            return QueueSnapshot(figures.waiting, figures.running, self.delayed, items)
 
     # The methods below are called under the lock.
 
@@ -447,9 +454,9 @@ class KeyQueue(ABC, Generic[K, T]):
             taken=self._taken,
             merged=self._merged,
             dropped=self._dropped,
-            waiting=pending - running - self._backing_off,
+            waiting=pending - running - self.delayed,
             running=running,
-            backing_off=self._backing_off,
+            backing_off=self._number[_BACKING_OFF],
             weight=self._weight,
         )
 
@@ -478,17 +485,13 @@ class KeyQueue(ABC, Generic[K, T]):
             again,
         )
 
-    def _delayed(self) -> int:
-        """The number of items that come at a time of their own, without those that rest."""
-        return self._backing_off
-
     def _has_turn(self) -> bool:
         """Whether a worker may find an item now."""
         return self._rows[0].waiting > 0 or self._rows[1].waiting > 0
 
     def _seconds_to_turn(self) -> float | None:
         first, second = self._rows
-        if first.waiting or second.waiting or (self._resting and not self.debounce):
+        if first.waiting or second.waiting or (self._number[_RESTING] and not self.debounce):
             return 0.0 if self.budget is None else self.budget.wait(self)
         return self._seconds_to_later()
 
@@ -550,19 +553,13 @@ class KeyQueue(ABC, Generic[K, T]):
         """Let an item come at a time of its own."""
         item.state, item.due, item.entry = state, due, next(self._order)
         heapq.heappush(self._later, (due, item.entry, item))
-        if state is _RESTING:
-            self._resting += 1
-        elif state is _BACKING_OFF:
-            self._backing_off += 1
+        self._number[state] += 1
 
     def _without_delay(self, item: Item[K, T]) -> ItemState:
         """End the time for which an item waits; returns the state that it had. Its entry is still there."""
-        item.due, state = None, item.state
-        if state is _RESTING:
-            self._resting -= 1
-        elif state is _BACKING_OFF:
-            self._backing_off -= 1
-        return state
+        item.due = None
+        self._number[item.state] -= 1
+        return item.state
 
     def _end_delay(self, item: Item[K, T]) -> ItemState:
         """As `_without_delay`, before the time has come."""
@@ -579,7 +576,7 @@ class KeyQueue(ABC, Generic[K, T]):
 
     def _look_at_later(self) -> None:
         """Let all items come whose time has come."""
-        if self._resting and not self.debounce:
+        if self._number[_RESTING] and not self.debounce:
             self._end_rests()
         later = self._later
         if not later or later[0][0] > (now := self._now()):

@@ -1,6 +1,6 @@
 """The queue of keys: each key waits once, however much leads to it, together with why it is due.
 
-It is the core of client-go's work queues (`queue`, `delay`), and the queue of a reconciler.
+It is the queue of a reconciler. Client-go's work queues (`queue`) are built of it.
 """
 
 import math
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from declctl.kit import Clock
 from declctl.kit.histogram import Histogram
-from declctl.kit.key_queue import EpochCounter, Item, KeyQueue, QueueFigures
+from declctl.kit.key_queue import NO_EPOCH, EpochCounter, Item, KeyQueue, QueueFigures
 from declctl.kit.pending import ItemState, PendingItem
 from declctl.objects import Cause
 
@@ -144,8 +144,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
     - A failed key comes when its delay has passed, or when it is added. Either call has its attempts and the
       reasons of both.
     - A call ends the delay of its key, as in controller-runtime's priority queue: an earlier retry is made
-      with it, and an earlier `requeue` is outdated. Its own result decides when the key comes again. Without
-      `ends_delays` a key comes at both times, as in client-go's queues.
+      with it, and an earlier `requeue` is outdated. Its own result decides when the key comes again.
     - With `debounce`, a key that is added rests first. A retry and a `requeue` do not.
     - A waiting key belongs to no epoch: the code that takes it reconciles it.
     - With `limiter`, a failed key waits at least for the seconds that it returns.
@@ -159,15 +158,12 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         epochs: EpochCounter | None = None,
         gate: Gate[K] | None = None,
         limiter: Callable[[K], float] | None = None,
-        ends_delays: bool = True,
     ) -> None:
         super().__init__(clock=clock, epochs=epochs)
         self._gate = gate
         self._limiter = limiter
-        self._ends_delays = ends_delays
         self._keys: dict[K, _Key[K]] = {}
         self._closed = False
-        self._requeued = 0  # keys that were asked for, and are not due
         self._adds = self._retries = 0  # as client-go counts them
         self._waited, self._worked = Histogram(DURATION_BOUNDS), Histogram(DURATION_BOUNDS)
 
@@ -187,33 +183,41 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             if self._closed:
                 return False
             self._added += 1
-            now, known = self._now(), self._keys.get(key)
-            if known is None:
-                known = self._keys[key] = _Key()
-            item = Item(key, reasons, now, priority=priority)
+            known, item = self._new(key, reasons, priority)
             if not (rests and self.debounce):
-                return self._add(known, item)
-            if (resting := known.resting) is None:
+                return self._let_wait(known, item)
+            if known.resting is None:
                 known.resting = item
-                self._epochs.pending[item.epoch] += 1
-                self._rest(item, now)
+                self._rest(item, item.added_at)
                 return True
-            self._rest_longer(resting, now)
-            self._merge(resting, item)
+            self._rest_longer(known.resting, item.added_at)
+            self._merge(known.resting, item)
             return False
 
     def add_after(self, key: K, seconds: float, reasons: Reasons, priority: Priority = Priority.LIVE) -> None:
         """Add a key in `seconds`, at once for 0 or less. No effect after `clear`.
 
-        Of several delays the shortest counts, and of their priorities the highest. Raises ValueError for NaN:
-        a key with it would never be due, and would keep the others waiting.
+        Of several delays the shortest counts, and of their priorities the highest. A key that backs off still
+        does, for that time. Raises ValueError for NaN: a key with it would never be due, and would keep the
+        others waiting.
         """
         if math.isnan(seconds):
             raise ValueError("a delay takes a number of seconds, not nan")
+        if seconds <= 0:
+            self.add(key, reasons, priority, rests=False)
+            return
         with self._lock:
-            if not self._closed:
-                known = self._keys.setdefault(key, _Key())
-                self._delay(known, Item(key, reasons, self._now(), priority=priority), _REQUEUED, seconds)
+            if self._closed:
+                return
+            known, item = self._new(key, reasons, priority)
+            due, delayed = item.added_at + seconds, known.delayed
+            if delayed is None:
+                known.delayed = item
+                self._wait_until(item, _REQUEUED, due)
+                return
+            self._merge(delayed, item)
+            if delayed.due is None or due < delayed.due:
+                self._wait_until(delayed, self._end_delay(delayed), due)
 
     def requeue(self, item: Item[K, Reasons], seconds: float, cause: Cause) -> None:
         """Let a key that was reconciled come again in `seconds`; before `done`."""
@@ -221,115 +225,44 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         # behind all keys of a first sync.
         self.add_after(item.key, seconds, Reasons({cause: None}), Priority(item.priority))
 
-    def fail(self, key: K, seconds: float) -> None:
-        """Let a failed key come again in `seconds`, or with the next reason for it. No effect after `clear`.
-
-        Its worker has it until `done`. A key that no worker has comes without a reason.
-        """
-        with self._lock:
-            self._retries += 1
-            item = self._out.get(key)
-            if self._closed:
-                return
-            known = self._keys.setdefault(key, _Key())
-            again = Item(key, Reasons({}), self._now(), attempts=1)
-            if item is not None:
-                value = item.value
-                # The versions were read by the call that has failed.
-                again.value = Reasons(value.causes, None, value.changed_at, value.events)
-                again.priority, again.added_at = item.priority, item.added_at
-                again.attempts, again.retry_state = item.attempts + 1, item.retry_state
-            if (waiting := known.waiting) is not None:
-                _carry(again, waiting)
-                if waiting.state is _BEHIND:
-                    waiting.priority = min(waiting.priority, again.priority)
-                if self._ends_delays:
-                    return
-            self._delay(known, again, _BACKING_OFF, seconds)
-
     def retry(self, item: Item[K, Reasons], delay: float) -> None:
         """Let a failed key come again in `delay` seconds, or with the next reason for it.
 
         It comes later if the `limiter` of all failed keys asks for it.
         """
-        self.fail(item.key, delay if self._limiter is None else max(delay, self._limiter(item.key)))
-        self.done(item)
-
-    def finish(self, key: K) -> None:
-        """As `done`, for what a worker has of a key. No effect if no worker has it."""
+        if self._limiter is not None:
+            delay = max(delay, self._limiter(item.key))
         with self._lock:
-            if (item := self._out.get(key)) is not None:
-                self._come_back(item)
-                self._end(item)
+            self._retries += 1
+            self._come_back(item)
+            known, value = self._keys[item.key], item.value
+            item.attempts += 1
+            # The versions were read by the call that has failed.
+            item.value = Reasons(value.causes, None, value.changed_at, value.events)
+            if known.delayed is not None:  # this call has asked for it, and then failed
+                self._undelay(known, known.delayed)
+            if known.waiting is None and not self._closed:
+                known.delayed = item
+                self._epochs.move(item, NO_EPOCH)
+                self._wait_until(item, _BACKING_OFF, self._now() + delay)
+            else:
+                if known.waiting is not None:
+                    _carry(item, known.waiting)
+                self._leave(item)
+            self._freed(item)
 
-    def let_due_come(self) -> None:
-        """Let the keys wait whose time has come. `take` does it, too."""
-        with self._lock:
-            self._look_at_later()
-
-    def end_delay(self, key: K) -> bool:
-        """Let a delayed key come now; returns whether it was delayed."""
-        with self._lock:
-            known = self._keys.get(key)
-            if known is None or known.delayed is None:
-                return False
-            self._come_now(known.delayed)
-            return True
-
-    def cancel_delay(self, key: K) -> bool:
-        """Forget the delay of a key, which does not come because of it; returns whether it was delayed."""
+    def end_delay(self, key: K, *, comes: bool = True) -> bool:
+        """Let a delayed key come now, or not at all; returns whether it was delayed."""
         with self._lock:
             known = self._keys.get(key)
             if known is None or known.delayed is None:
                 return False
-            self._undelay(known, known.delayed)
-            self._forget(key, known)
+            if comes:
+                self._come_now(known.delayed)
+            else:
+                self._undelay(known, known.delayed)
+                self._forget(key, known)
             return True
-
-    def clear_delayed(self) -> None:
-        """Forget all delays."""
-        with self._lock:
-            for key, known in tuple(self._keys.items()):
-                if known.delayed is not None:
-                    self._undelay(known, known.delayed)
-                    self._forget(key, known)
-
-    def close(self) -> None:
-        """Accept no more keys. Those that wait are still handed out."""
-        with self._lock:
-            self._closed = True
-
-    def next_delay(self) -> float | None:
-        """Seconds until the first key comes at a time of its own; None if there is none."""
-        with self._lock:
-            return self._seconds_to_later()
-
-    def taken(self, key: K) -> Item[K, Reasons] | None:
-        """What a worker has of a key; None if no worker has it."""
-        with self._lock:
-            return self._out.get(key)
-
-    @property
-    def waiting(self) -> int:
-        """The number of keys that a worker could take, if there were enough workers and permits."""
-        return self._rows[0].waiting + self._rows[1].waiting
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether no key waits, and no worker has one."""
-        with self._lock:
-            return not (self.waiting or self._out)
-
-    @property
-    def delayed(self) -> int:
-        """The number of keys that come at a time of their own: failed, or asked for."""
-        return self._backing_off + self._requeued
-
-    @property
-    def will_come(self) -> bool:
-        """Whether a key waits, also behind a worker that has it. O(n) of those that workers have."""
-        with self._lock:
-            return self.waiting > 0 or self._behind() > 0
 
     def workqueue_statistics(self) -> QueueStatistics:
         """The figures under client-go's names. A key that rests or is delayed is not in them yet."""
@@ -338,7 +271,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             running = [now - item.added_at for item in self._out.values()]
             waited, worked = self._waited.figures(), self._worked.figures()
             return QueueStatistics(
-                depth=super()._figures().waiting - self._resting,
+                depth=super()._figures().waiting - self._number[_RESTING],
                 adds_total=self._adds,
                 retries_total=self._retries,
                 queue_duration_seconds_count=waited.total,
@@ -356,25 +289,25 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
     def _figures(self) -> QueueFigures:
         """As of any queue; a key that a worker has, and that comes again, is counted once: as running."""
         figures = super()._figures()
-        return replace(figures, waiting=figures.waiting - self._behind())
+        behind = sum(self._keys[key].waiting is not None for key in self._out)
+        return replace(figures, waiting=figures.waiting - behind)
 
-    def _behind(self) -> int:
-        return sum(self._keys[key].waiting is not None for key in self._out)
-
-    def _add(self, known: _Key[K], item: Item[K, Reasons]) -> bool:
-        """Let an item wait that is new; returns whether its key did not wait already."""
-        self._epochs.pending[item.epoch] += 1
-        return self._let_wait(known, item)
+    def _new(self, key: K, reasons: Reasons, priority: Priority) -> tuple[_Key[K], Item[K, Reasons]]:
+        """What is known of a key, and a new item of it."""
+        known = self._keys.get(key)
+        if known is None:
+            known = self._keys[key] = _Key()
+        self._epochs.pending[NO_EPOCH] += 1
+        return known, Item(key, reasons, self._now(), priority=priority)
 
     def _let_wait(self, known: _Key[K], item: Item[K, Reasons]) -> bool:
+        """Let an item wait; returns whether its key did not wait already."""
         if known.waiting is not None:
             self._merge(known.waiting, item)
-            self._leave(item)
             return False
         self._adds += 1
         if (delayed := known.delayed) is not None and delayed.state is _BACKING_OFF:
             _carry(delayed, item)
-            item.priority = min(item.priority, delayed.priority)
         known.waiting = item
         if item.key in self._out:
             item.state = _BEHIND
@@ -382,42 +315,22 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             self._wait_for_turn(item)
         return True
 
-    def _merge(self, waiting: Item[K, Reasons], newer: Item[K, Reasons]) -> None:
-        """Let an item that waits or rests come for what a newer one has come for, too."""
+    def _merge(self, pending: Item[K, Reasons], newer: Item[K, Reasons]) -> None:
+        """Let a pending item come for what a newer one has come for, too, which leaves."""
         self._merged += 1
-        waiting.value = waiting.value.merge(newer.value)
-        if newer.priority < waiting.priority:
-            row, waiting.priority = self._rows[waiting.priority], newer.priority
-            if waiting.state is _WAITING:
-                self._wait_for_turn(waiting)
+        self._leave(newer)
+        pending.value = pending.value.merge(newer.value)
+        if newer.priority < pending.priority:
+            row, pending.priority = self._rows[pending.priority], newer.priority
+            if pending.state is _WAITING:
+                self._wait_for_turn(pending)
                 row.left()
-
-    def _delay(self, known: _Key[K], item: Item[K, Reasons], state: ItemState, seconds: float) -> None:
-        """Let an item that is new come in `seconds`."""
-        if seconds <= 0:
-            self._add(known, item)
-            return
-        due = self._now() + seconds
-        if (earlier := known.delayed) is not None:
-            due = min(due, earlier.due or due)
-            state = _BACKING_OFF if earlier.state is _BACKING_OFF else state
-            item.value = earlier.value.merge(item.value)
-            item.priority = min(item.priority, earlier.priority)
-            self._undelay(known, earlier)
-        known.delayed = item
-        self._wait_until(item, state, due)
-        if state is _REQUEUED:
-            self._requeued += 1  # no change waits for a call: it does not count as pending
-        else:
-            self._epochs.pending[item.epoch] += 1
 
     def _undelay(self, known: _Key[K], item: Item[K, Reasons]) -> None:
         """Forget what is delayed."""
         known.delayed = None
-        if self._end_delay(item) is _REQUEUED:
-            self._requeued -= 1
-        else:
-            self._leave(item)
+        self._end_delay(item)
+        self._leave(item)
 
     def _came_due(self, item: Item[K, Reasons], state: ItemState) -> None:
         known, item.added_at = self._keys[item.key], self._now()
@@ -425,11 +338,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             known.resting = None
         else:
             known.delayed = None
-        if state is _REQUEUED:
-            self._requeued -= 1
-            self._add(known, item)
-        else:
-            self._let_wait(known, item)
+        self._let_wait(known, item)
 
     def _has_turn(self) -> bool:
         return super()._has_turn() or bool(self._gate)  # what it holds may be released
@@ -467,7 +376,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
     def _took(self, item: Item[K, Reasons]) -> None:
         known, now = self._keys[item.key], self._now()
         known.waiting = None
-        if known.delayed is not None and self._ends_delays:
+        if known.delayed is not None:
             self._undelay(known, known.delayed)
         self._epochs.move(item, self._epochs.counter.newest)
         self._waited.add(now - item.added_at)
@@ -492,22 +401,17 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
     def _drop_all(self) -> int:
         self._closed, dropped = True, 0
         for key, known in tuple(self._keys.items()):
-            delayed = known.delayed if known.delayed and known.delayed.state is _BACKING_OFF else None
-            for item in (known.waiting, known.resting, delayed):
+            for item in (known.waiting, known.resting, known.delayed):
                 if item is not None:
+                    dropped += item.state is not _REQUEUED
                     item.due = None
                     self._taken -= item.attempts > 0
                     self._leave(item)
-                    dropped += 1
             known.waiting = known.resting = known.delayed = None
             self._forget(key, known)
-        self._requeued = 0
         if self._gate is not None:
             self._gate.clear()
         return dropped
-
-    def _delayed(self) -> int:
-        return self.delayed
 
     def _in_order(self) -> Iterator[PendingItem]:
         for item in self._out.values():
@@ -526,3 +430,4 @@ def _carry(failed: Item[K, Reasons], item: Item[K, Reasons]) -> None:
     """Let the next call for a key that has failed know that, and why the failed one was made."""
     item.value = failed.value.merge(item.value)
     item.attempts, item.retry_state = failed.attempts, failed.retry_state
+    item.priority = min(item.priority, failed.priority)
