@@ -4,20 +4,20 @@ Every notification that waits for a handler or a listener is an `Item` of such a
 weight of a value, and the merge of two values of one key, which limits the weight of the queue.
 """
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain, takewhile
 from typing import Any, Generic, TypeVar
 
 from declctl.kit.clock import Clock
 from declctl.kit.key_queue import NO_EPOCH, EpochCounter, Item, KeyQueue, QueueItem
-from declctl.kit.pending import ItemState, PendingItem
+from declctl.kit.pending import ItemState
 
 T = TypeVar("T")
 
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
 _WAITING, _BEHIND, _RESTING = ItemState.WAITING, ItemState.BEHIND, ItemState.RESTING
-_RUNNING, _BACKING_OFF = ItemState.RUNNING, ItemState.BACKING_OFF
+_BACKING_OFF = ItemState.BACKING_OFF
 
 
 class ChangeItem(Item[str, T], Generic[T], eq=False):
@@ -157,19 +157,10 @@ class ChangeQueue(KeyQueue[str, T]):
         """
         with self._lock:
             self.debounce = 0.0
-            keys = {item.key for item in self._rests()}
+            keys = {item.key for item in self._until(_RESTING)}
             if not keys:
                 return False, 0
-            dropped = 0
-            for key, head in tuple(self._heads.items()):
-                if key in keys:
-                    continue
-                dropping = list(head.behind or ())
-                if not (head.is_taken or head.attempts):
-                    dropping.insert(0, head)
-                dropped += len(dropping)
-                for item in reversed(dropping):
-                    self._vanish(head, item)
+            dropped = self._drop(but=keys, retries=False)
             self._end_rests()
             self._dropped += dropped
             return True, dropped
@@ -180,7 +171,7 @@ class ChangeQueue(KeyQueue[str, T]):
         head, weight = self._heads.get(key), self._weigh(value)
         behind_retry = head is not None and _is_retry(head)
         epoch = NO_EPOCH if rests or behind_retry else self._epochs.counter.newest
-        item = ChangeItem(key, value, now, epoch, turn=next(self._order), weight=weight)
+        item = ChangeItem(key, value, now, epoch, weight=weight)
         self._weight += weight
         self._epochs.pending[epoch] += 1
         before = head
@@ -195,10 +186,8 @@ class ChangeQueue(KeyQueue[str, T]):
             # Values of one key end their rests in their order.
             until = before.due if before is not None and before.state is _RESTING else None
             self._rest(item, now, not_before=until or 0.0)
-        elif head is None:
-            self._rows[0].push(item)
         else:
-            item.state = _BEHIND
+            self._rows[0].add(item, _WAITING if head is None else _BEHIND)
         return item
 
     def _merge_into(self, head: ChangeItem[T], waiting: ChangeItem[T], value: T, now: float) -> bool:
@@ -235,13 +224,12 @@ class ChangeQueue(KeyQueue[str, T]):
             head.behind.pop()
         elif head.behind:
             head.behind.remove(item)
-        state = item.state
         if item.due is not None:
             self._end_delay(item)
-        self._leave(item)
-        if state is _WAITING:
+        if item.in_row:
+            self._rows[0].leave(item)
             del item.value  # its entry stays in the row for a while, and must not keep the value alive
-            self._rows[0].left()
+        self._leave(item)
 
     def _took(self, item: Item[str, T]) -> None:
         if item.epoch == NO_EPOCH:
@@ -265,63 +253,66 @@ class ChangeQueue(KeyQueue[str, T]):
         following = self._heads[item.key] = head.behind.pop(0)
         following.behind = head.behind
         if following.state is _BEHIND:
-            self._wait_for_turn(following, following.turn)
+            self._rows[0].free(following)
         return True
 
     def _came_due(self, item: Item[str, T], state: ItemState) -> None:
         head = self._heads[item.key]
-        if state is _RESTING:
-            item.turn = next(self._order)
-            if not _is_retry(head):
-                self._epochs.move(item, self._epochs.counter.newest)
-        if head is item:
-            self._wait_for_turn(item, item.turn)
-        else:
-            item.state = _BEHIND
+        if state is _BACKING_OFF:
+            self._rows[0].free(item)
+            return
+        self._rows[0].add(item, _WAITING if head is item else _BEHIND)
+        if not _is_retry(head):
+            self._epochs.move(item, self._epochs.counter.newest)
 
     def _drop_all(self) -> int:
+        return self._drop(but=(), retries=True)
+
+    def _drop(self, *, but: Collection[str], retries: bool) -> int:
+        """Drop what waits, but for the values of some keys; returns the number."""
         dropped = 0
         for key, head in tuple(self._heads.items()):
+            if key in but:
+                continue
             items = list(head.behind or ())
-            head.behind = None
-            if not head.is_taken:
-                items.append(head)
-                del self._heads[key]
-            for item in items:
-                item.due = None
+            if not head.is_taken and (retries or not head.attempts):
+                items.insert(0, head)
+            for item in reversed(items):
                 self._taken -= item.attempts > 0
-                self._leave(item)
+                self._vanish(head, item)
             dropped += len(items)
         return dropped
 
-    def _in_order(self) -> Iterator[PendingItem]:
-        # What is behind an item has its turn when that is done, and before all later turns.
-        freed: list[tuple[int, int, list[ChangeItem[T]]]] = []  # a heap: turn, and place among those behind
-
-        def free(behind: list[ChangeItem[T]] | None, at: int) -> None:
-            if behind and at < len(behind) and behind[at].state is _BEHIND:
-                heapq.heappush(freed, (behind[at].turn, at, behind))
-
-        for item in self._out.values():
-            yield self._as_pending(item, _RUNNING)
-            free(self._heads[item.key].behind, 0)
-        waiting = self._in_turns()
-        head = next(waiting, None)
-        while freed or head is not None:
-            if head is None or (freed and freed[0][0] < head.turn):
-                _, at, behind = heapq.heappop(freed)
-                yield self._as_pending(behind[at], _BEHIND)
-                free(behind, at + 1)
-            else:
-                yield self._as_pending(head, _WAITING)
-                free(self._heads[head.key].behind, 0)
-                head = next(waiting, None)
+    def _in_order(self) -> Iterator[Item[str, T]]:
+        yield from self._out.values()
+        # What was passed over comes before all others, one value of each key after the other.
+        line = deque[Iterator[Item[str, T]]]()
+        line.extend(chain((item,), self._behind(item, _is_passed)) for item in self._rows[0].passed())
+        line.extend(self._behind(item, _is_passed) for item in self._out.values())
+        while line:
+            if (item := next(line[0], None)) is not None:
+                yield item
+                line.append(line[0])
+            line.popleft()
+        for item in self._rows[0].line():
+            if self._heads[item.key].state is not _BACKING_OFF:
+                yield item
         for item in self._soonest():
-            yield self._as_pending(item, item.state)
+            yield item
             if item.state is _BACKING_OFF:
-                following = self._heads[item.key].behind or ()
-                for each in takewhile(lambda behind: behind.state is _BEHIND, following):
-                    yield self._as_pending(each, _BEHIND)
+                yield from self._behind(item, _is_behind)
+
+    def _behind(self, item: Item[str, T], which: Callable[[Item[str, Any]], bool]) -> Iterator[ChangeItem[T]]:
+        """The first values behind one that holds its key."""
+        return takewhile(which, self._heads[item.key].behind or ())
+
+
+def _is_behind(item: Item[str, Any]) -> bool:
+    return item.state is _BEHIND
+
+
+def _is_passed(item: Item[str, Any]) -> bool:
+    return item.state is _BEHIND and not item.in_row
 
 
 def _is_retry(head: Item[str, Any]) -> bool:

@@ -18,14 +18,15 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator
-from itertools import islice
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from declctl.kit.clock import Clock
-from declctl.kit.pending import ItemState, PendingItem, QueueSnapshot, smallest_first
+from declctl.kit.pending import ItemState, smallest_first
 from declctl.kit.worker_budget import WorkerBudget
 
 K = TypeVar("K", bound=Hashable)
@@ -52,7 +53,7 @@ class Item(msgspec.Struct, Generic[K, T], eq=False):
     epoch: int = NO_EPOCH
     state: ItemState = _WAITING
     priority: int = 0  # the number of its row
-    turn: int = 0  # its place in the row: smaller ones go first
+    in_row: bool = False  # its turn has not come
     weight: int = 0  # in the unit of the queue's `weigh`
     attempts: int = 0  # calls of `retry`
     due: float | None = None  # monotonic seconds of the end of its rest, back-off or delay; else None
@@ -60,6 +61,9 @@ class Item(msgspec.Struct, Generic[K, T], eq=False):
     latest: float = 0.0  # of a rest: `due` is never later
     budget: WorkerBudget | None = None  # whose permit it holds
     retry_state: Any = None  # for the worker, which stores here what the next attempt needs
+    again: bool = (
+        False  # of a listed copy: its key was added again since a worker has it, and comes once more
+    )
 
     def __repr__(self) -> str:
         return f"<Item {self.key} of epoch {self.epoch}, {self.state}, {self.attempts} attempts>"
@@ -89,6 +93,14 @@ class QueueFigures(msgspec.Struct, frozen=True):
     running: int  # taken and not done, now
     backing_off: int  # now
     weight: int  # of all pending values, now
+
+
+class QueueSnapshot(NamedTuple):
+    """The numbers of a queue at one moment, and copies of its next items in the order of their turns."""
+
+    figures: QueueFigures
+    delayed: int  # backing off, or due at a time of their own
+    items: Sequence[Item[Any, Any]]
 
 
 class EpochCounter:
@@ -122,20 +134,14 @@ class Epochs:
     def hand_over(self, old: int) -> None:
         """Let the newest epoch take over the backlog of another one."""
         newest = self.counter.newest
-        if old == newest:
-            return
-        self.adopted[old] = newest
-        # Epochs without pending items are removed: no item belongs to them.
-        self.adopted = {epoch: self.of(epoch) for epoch in self.adopted if epoch in self.pending}
+        if old != newest:
+            owners = {**self.adopted, old: newest}.items()
+            # Epochs without pending items are removed: no item belongs to them.
+            self.adopted = {e: newest if to == old else to for e, to in owners if e in self.pending}
 
     def of(self, epoch: int) -> int:
         """The epoch to which the backlog of an epoch belongs now."""
-        if epoch == NO_EPOCH:
-            return self.counter.newest
-        adopted = self.adopted
-        while epoch in adopted:
-            epoch = adopted[epoch]
-        return epoch
+        return self.counter.newest if epoch == NO_EPOCH else self.adopted.get(epoch, epoch)
 
     def leave(self, epoch: int) -> None:
         """Count that an item of an epoch has left."""
@@ -153,64 +159,75 @@ class Epochs:
             item.epoch = epoch
 
 
-class _Turns(Generic[K, T]):
-    """Items that may be taken now, by their turns.
+class _Row(Generic[K, T]):
+    """Items in the order of their turns.
 
-    Most items come in the order of their turns, and need no heap. Some come later, as their key was held.
-    The entry of an item counts while it waits, in the row of its priority.
+    An item has its place in it also while an earlier value of its key is not done. If its turn comes
+    meanwhile it is passed over, and goes before all others when its key is free. So does what is to be
+    retried.
     """
 
-    __slots__ = ("_entries", "_late", "_priority", "waiting")
+    __slots__ = ("_left", "_line", "_passed", "_priority", "waiting")
 
     def __init__(self, priority: int) -> None:
         self._priority = priority
-        self._entries: deque[Item[K, T]] = deque()
-        self._late: list[tuple[int, Item[K, T]]] = []  # a heap, by turns
-        self.waiting = 0  # entries that count
+        self._line: deque[Item[K, T]] = deque()
+        self._passed: deque[Item[K, T]] = deque()  # whose turns had come before
+        self._left = 0  # entries of items that have left before their turns
+        self.waiting = 0  # items that may be taken
 
-    def push(self, item: Item[K, T]) -> None:
-        """Add an item at its turn."""
+    def add(self, item: Item[K, T], state: ItemState = _WAITING) -> None:
+        """Add an item at the end."""
+        item.state, item.in_row = state, True
+        self._line.append(item)
+        if state is _WAITING:
+            self.waiting += 1
+
+    def free(self, item: Item[K, T]) -> None:
+        """Let an item be taken that was added before: at its turn, or first if that has come."""
+        item.state = _WAITING
         self.waiting += 1
-        if self._entries and item.turn < self._entries[-1].turn:
-            heapq.heappush(self._late, (item.turn, item))
-        else:
-            self._entries.append(item)
+        if not item.in_row:
+            item.in_row = True
+            self._passed.append(item)
 
     def pop(self) -> Item[K, T]:
         """Remove and return the item whose turn it is; raises IndexError if there is none."""
         while True:
-            if self._late and (not self._entries or self._late[0][0] < self._entries[0].turn):
-                item = heapq.heappop(self._late)[1]
-            else:
-                item = self._entries.popleft()
-            if item.state is _WAITING and item.priority == self._priority:
+            item = (self._passed or self._line).popleft()
+            if not (item.in_row and item.priority == self._priority):  # as `_counts`, without a call
+                self._left -= 1
+                continue
+            item.in_row = False
+            if item.state is _WAITING:
                 self.waiting -= 1
                 return item
 
-    def left(self) -> None:
-        """Note that an item has left the row before its turn, by its state or its priority."""
-        self.waiting -= 1
-        if self.size > 2 * self.waiting + _FEW:
-            self._entries = deque(item for item in self._entries if self._counts(item))
-            self._late = [entry for entry in self._late if self._counts(entry[1])]
-            heapq.heapify(self._late)
+    def leave(self, item: Item[K, T]) -> None:
+        """Remove an item before its turn."""
+        item.in_row = False
+        self.waiting -= item.state is _WAITING
+        self._left += 1
+        if self._left > _FEW and 2 * self._left > self.size:
+            self._line = deque(filter(self._counts, self._line))
+            self._passed = deque(filter(self._counts, self._passed))
+            self._left = 0
 
-    def in_order(self) -> Iterator[Item[K, T]]:
-        """The items by their turns. The row must not change meanwhile."""
-        late = (item for _, item in smallest_first(self._late))
-        return filter(self._counts, heapq.merge(self._entries, late, key=_turn))
+    def passed(self) -> Iterator[Item[K, T]]:
+        """The items whose turns had come before. The row must not change meanwhile."""
+        return filter(self._counts, self._passed)
+
+    def line(self) -> Iterator[Item[K, T]]:
+        """The others, by their turns. The row must not change meanwhile."""
+        return filter(self._counts, self._line)
 
     @property
     def size(self) -> int:
-        """The number of entries, with those that do not count."""
-        return len(self._entries) + len(self._late)
+        """The number of entries, with those of items that have left."""
+        return len(self._line) + len(self._passed)
 
     def _counts(self, item: Item[K, T]) -> bool:
-        return item.state is _WAITING and item.priority == self._priority
-
-
-def _turn(item: Item[Any, Any]) -> int:
-    return item.turn
+        return item.in_row and item.priority == self._priority
 
 
 def _nothing() -> None:
@@ -242,8 +259,8 @@ class KeyQueue(ABC, Generic[K, T]):
         self._wake: Callable[[], None] = _nothing  # of the workers, when it is their turn in the budget
         self._now = clock.monotonic
         self._lock = threading.Lock()
-        self._order = itertools.count(1)  # of turns, and of items that are due at the same time
-        self._rows: tuple[_Turns[K, T], _Turns[K, T]] = (_Turns(0), _Turns(1))
+        self._order = itertools.count(1)  # of items that are due at the same time
+        self._rows: tuple[_Row[K, T], _Row[K, T]] = (_Row(0), _Row(1))
         self._in_a_row = 0  # items of the first row that were handed out since the last one of the second
         # A heap of what rests, backs off or was asked for. A rest that was extended is in it with an earlier
         # time, and an item whose `due` has ended early is in it for a while.
@@ -274,7 +291,7 @@ class KeyQueue(ABC, Generic[K, T]):
         """Drop all items but those that workers have; returns how many count as dropped."""
 
     @abstractmethod
-    def _in_order(self) -> Iterator[PendingItem]:
+    def _in_order(self) -> Iterator[Item[K, T]]:
         """All items at their turns, as if nothing further came and each call took the same time."""
 
     # Workers
@@ -282,20 +299,16 @@ class KeyQueue(ABC, Generic[K, T]):
     def take(self) -> Item[K, T] | None:
         """Take the next item, and hold its key; None if no item may be taken now."""
         with self._lock:
-            budget = self.budget
-            if self._running >= self.max_running:
-                if budget is not None:
-                    budget.leave(self)
-                return None
-            if self._later:
+            budget, is_free = self.budget, self._running < self.max_running
+            if is_free and self._later:
                 self._look_at_later()
             if budget is not None:
-                if not self._has_turn():
+                if not (is_free and self._has_turn()):
                     budget.leave(self)
                     return None
                 if not budget.acquire(self, self._wake):
                     return None
-            item = self._next()
+            item = self._next() if is_free else None
             if item is None:
                 if budget is not None:
                     budget.release()
@@ -312,7 +325,8 @@ class KeyQueue(ABC, Generic[K, T]):
         """Note that an item was processed, and free its key; returns whether the key waits again."""
         with self._lock:
             self._come_back(item)
-            return self._end(item)
+            self._leave(item)
+            return self._freed(item)
 
     def drop(self, item: Item[K, T]) -> bool:
         """As `done`, for an item that was not processed: it counts as dropped, and not as taken."""
@@ -332,7 +346,7 @@ class KeyQueue(ABC, Generic[K, T]):
     def hurry(self, chosen: Callable[[Item[K, T]], bool]) -> bool:
         """End the back-off of the `chosen` items; returns whether there was one. O(n)."""
         with self._lock:
-            ended = [e[2] for e in self._later if _stands(e) and e[2].state is _BACKING_OFF and chosen(e[2])]
+            ended = [item for item in self._until(_BACKING_OFF) if chosen(item)]
             for item in ended:
                 self._come_now(item)
             return bool(ended)
@@ -405,7 +419,7 @@ class KeyQueue(ABC, Generic[K, T]):
         """Drop all items that wait, rest or back off; returns how many. O(n). Running items stay."""
         with self._lock:
             dropped = self._drop_all()
-            self._rows, self._in_a_row = (_Turns(0), _Turns(1)), 0
+            self._rows, self._in_a_row = (_Row(0), _Row(1)), 0
             self._later.clear()
             self._ended, self._number = 0, dict.fromkeys(self._number, 0)
             self._dropped += dropped
@@ -442,8 +456,8 @@ class KeyQueue(ABC, Generic[K, T]):
         """
         with self._lock:
             self._look_at_later()
-            figures, items = self._figures(), list(islice(self._in_order(), most))
-            return QueueSnapshot(figures.waiting, figures.running, self.delayed, items)
+            items = [self._listed(item) for item in islice(self._in_order(), most)]
+            return QueueSnapshot(self._figures(), self.delayed, items)
 
     # The methods below are called under the lock.
 
@@ -468,22 +482,11 @@ class KeyQueue(ABC, Generic[K, T]):
                 found += number - running[each]  # what runs stays with the code that has begun it
         return found
 
-    def _as_pending(self, item: Item[K, T], state: ItemState, *, again: bool = False) -> PendingItem:
-        """A copy of an item for a listing."""
-        # What has no epoch is processed by the code that runs when its turn comes.
-        epoch = None if item.epoch == NO_EPOCH else self._epochs.of(item.epoch)
-        return PendingItem(
-            item.key,
-            state,
-            item.added_at,
-            item.due,
-            item.attempts,
-            item.retry_state,
-            item.value,
-            epoch,
-            item.priority,
-            again,
-        )
+    def _listed(self, item: Item[K, T]) -> Item[K, T]:
+        """A copy of an item, of the epoch that processes it by now; NO_EPOCH if that is not decided yet."""
+        state = _RUNNING if item.is_taken else item.state
+        epoch = NO_EPOCH if item.epoch == NO_EPOCH else self._epochs.of(item.epoch)
+        return replace(item, state=state, epoch=epoch)
 
     def _has_turn(self) -> bool:
         """Whether a worker may find an item now."""
@@ -497,10 +500,8 @@ class KeyQueue(ABC, Generic[K, T]):
 
     def _seconds_to_later(self) -> float | None:
         """Seconds until something may be due; None if nothing will be."""
-        while self._later and not _stands(self._later[0]):
-            heapq.heappop(self._later)
-            self._ended -= 1
-        return max(0.0, self._later[0][0] - self._now()) if self._later else None
+        first = self._first_later()
+        return None if first is None or first.due is None else max(0.0, first.due - self._now())
 
     def _next(self) -> Item[K, T] | None:
         first, second = self._rows
@@ -514,7 +515,7 @@ class KeyQueue(ABC, Generic[K, T]):
 
     def _in_turns(self) -> Iterator[Item[K, T]]:
         """What waits, in the order in which `_next` would hand it out if nothing further came."""
-        rows = [row.in_order() for row in self._rows]
+        rows = [chain(row.passed(), row.line()) for row in self._rows]
         first, second = (next(row, None) for row in rows)
         in_a_row = self._in_a_row
         while first is not None or second is not None:
@@ -527,21 +528,11 @@ class KeyQueue(ABC, Generic[K, T]):
                 yield first
                 first = next(rows[0], None)
 
-    def _wait_for_turn(self, item: Item[K, T], turn: int = 0) -> None:
-        """Let an item wait in its row; by default at the end of it."""
-        item.state, item.turn = _WAITING, turn or next(self._order)
-        self._rows[item.priority].push(item)
-
     def _come_back(self, item: Item[K, T]) -> None:
         """An item comes back from its worker."""
         _return_permit(item)
         del self._out[item.key]
         self._running -= item.state is _RUNNING
-
-    def _end(self, item: Item[K, T]) -> bool:
-        """An item that has come back leaves the queue, and frees its key."""
-        self._leave(item)
-        return self._freed(item)
 
     def _leave(self, item: Item[K, T]) -> None:
         """An item leaves the queue."""
@@ -555,40 +546,42 @@ class KeyQueue(ABC, Generic[K, T]):
         heapq.heappush(self._later, (due, item.entry, item))
         self._number[state] += 1
 
-    def _without_delay(self, item: Item[K, T]) -> ItemState:
+    def _end_delay(self, item: Item[K, T]) -> ItemState:
         """End the time for which an item waits; returns the state that it had. Its entry is still there."""
         item.due = None
         self._number[item.state] -= 1
-        return item.state
-
-    def _end_delay(self, item: Item[K, T]) -> ItemState:
-        """As `_without_delay`, before the time has come."""
         self._ended += 1
         if self._ended > _FEW and 2 * self._ended > len(self._later):
-            self._later[:] = [each for each in self._later if _stands(each) and each[2] is not item]
+            self._later = list(filter(_stands, self._later))
             heapq.heapify(self._later)
             self._ended = 0
-        return self._without_delay(item)
+        return item.state
 
     def _come_now(self, item: Item[K, T]) -> None:
         """End the delay of an item, and let it wait."""
         self._came_due(item, self._end_delay(item))
 
+    def _first_later(self) -> Item[K, T] | None:
+        """The item that is due first; None if none is due later."""
+        while self._later:
+            at, entry, item = self._later[0]
+            if not _stands(self._later[0]):
+                heapq.heappop(self._later)
+                self._ended -= 1
+            elif item.due is not None and item.due > at:  # a rest that was extended
+                heapq.heapreplace(self._later, (item.due, entry, item))
+            else:
+                return item
+        return None
+
     def _look_at_later(self) -> None:
         """Let all items come whose time has come."""
         if self._number[_RESTING] and not self.debounce:
             self._end_rests()
-        later = self._later
-        if not later or later[0][0] > (now := self._now()):
+        if not self._later or self._later[0][0] > (now := self._now()):
             return
-        while later and later[0][0] <= now:
-            _, entry, item = heapq.heappop(later)
-            if item.due is None or item.entry != entry:
-                self._ended -= 1
-            elif item.due > now:
-                heapq.heappush(later, (item.due, item.entry, item))
-            else:
-                self._came_due(item, self._without_delay(item))
+        while (item := self._first_later()) is not None and item.due is not None and item.due <= now:
+            self._come_now(item)
 
     def _rest(self, item: Item[K, T], now: float, *, not_before: float = 0.0) -> None:
         """Let a new item rest; at least until `not_before`."""
@@ -600,13 +593,13 @@ class KeyQueue(ABC, Generic[K, T]):
         assert item.due is not None
         item.due = max(item.due, min(now + self.debounce, item.latest))
 
-    def _rests(self) -> list[Item[K, T]]:
-        """What rests, in the order of the ends. O(n)."""
-        resting = [e[2] for e in self._later if _stands(e) and e[2].state is _RESTING]
-        return sorted(resting, key=lambda item: (item.due or 0.0, item.entry))
+    def _until(self, state: ItemState) -> list[Item[K, T]]:
+        """What rests or backs off, in the order of the ends. O(n)."""
+        found = [e[2] for e in self._later if _stands(e) and e[2].state is state]
+        return sorted(found, key=lambda item: (item.due or 0.0, item.entry))
 
     def _end_rests(self) -> None:
-        for item in self._rests():
+        for item in self._until(_RESTING):
             self._come_now(item)
 
     def _soonest(self) -> Iterator[Item[K, T]]:

@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from declctl.kit import Clock
 from declctl.kit.histogram import Histogram
 from declctl.kit.key_queue import NO_EPOCH, EpochCounter, Item, KeyQueue, QueueFigures
-from declctl.kit.pending import ItemState, PendingItem
+from declctl.kit.pending import ItemState
 from declctl.objects import Cause
 
 K = TypeVar("K", bound=Hashable)
 
 DURATION_BOUNDS = tuple(10.0**power for power in range(-8, 4))  # seconds; client-go's buckets
 MOST_CAUSES = 16  # that are kept for one key, and as many of its other reasons; further ones are left out
-_RUNNING, _WAITING, _BEHIND = ItemState.RUNNING, ItemState.WAITING, ItemState.BEHIND
+_WAITING, _BEHIND = ItemState.WAITING, ItemState.BEHIND
 _RESTING, _BACKING_OFF, _REQUEUED = ItemState.RESTING, ItemState.BACKING_OFF, ItemState.REQUEUED
 _AWAITS_CACHE = ItemState.AWAITS_CACHE
 
@@ -312,7 +312,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         if item.key in self._out:
             item.state = _BEHIND
         else:
-            self._wait_for_turn(item)
+            self._rows[item.priority].add(item)
         return True
 
     def _merge(self, pending: Item[K, Reasons], newer: Item[K, Reasons]) -> None:
@@ -321,10 +321,12 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         self._leave(newer)
         pending.value = pending.value.merge(newer.value)
         if newer.priority < pending.priority:
-            row, pending.priority = self._rows[pending.priority], newer.priority
-            if pending.state is _WAITING:
-                self._wait_for_turn(pending)
-                row.left()
+            waits = pending.state is _WAITING
+            if waits:
+                self._rows[pending.priority].leave(pending)
+            pending.priority = newer.priority
+            if waits:
+                self._rows[pending.priority].add(pending)
 
     def _undelay(self, known: _Key[K], item: Item[K, Reasons]) -> None:
         """Forget what is delayed."""
@@ -388,7 +390,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         known = self._keys[item.key]
         self._worked.add(self._now() - item.added_at)
         if known.waiting is not None:
-            self._wait_for_turn(known.waiting)
+            self._rows[known.waiting.priority].add(known.waiting)
             return True
         self._forget(item.key, known)
         return False
@@ -413,17 +415,16 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             self._gate.clear()
         return dropped
 
-    def _in_order(self) -> Iterator[PendingItem]:
+    def _in_order(self) -> Iterator[Item[K, Reasons]]:
         for item in self._out.values():
-            yield self._as_pending(item, _RUNNING, again=self._keys[item.key].waiting is not None)
+            yield replace(item, again=self._keys[item.key].waiting is not None)
         if self._gate is not None:
             for key, until in self._gate.held():
                 item = self._keys[key].waiting
                 assert item is not None
-                due = until if until > self._now() else None
-                yield self._as_pending(item, _AWAITS_CACHE)._replace(due=due)
-        yield from (self._as_pending(item, _WAITING) for item in self._in_turns())
-        yield from (self._as_pending(item, item.state) for item in self._soonest())
+                yield replace(item, due=until if until > self._now() else None)
+        yield from self._in_turns()
+        yield from self._soonest()
 
 
 def _carry(failed: Item[K, Reasons], item: Item[K, Reasons]) -> None:

@@ -19,8 +19,7 @@ from typing import Any, Generic, TypeVar
 from declctl.informer.processor import Registration
 from declctl.kit import Clock, Latch
 from declctl.kit.change_queue import ChangeQueue
-from declctl.kit.key_queue import EpochCounter, KeyQueue, QueueItem
-from declctl.kit.pending import PendingItem
+from declctl.kit.key_queue import NO_EPOCH, EpochCounter, Item, KeyQueue, QueueItem
 from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
 from declctl.objects import ChangeReason, ChangeType, Notification, Record, merge
@@ -489,8 +488,8 @@ class HandlerSlot(ABC, Generic[T]):
             clock=self._clock,
         )
 
-    def _generation_of(self, item: PendingItem) -> int | None:
-        if item.epoch is None:
+    def _generation_of(self, item: Item[Any, Any]) -> int | None:
+        if item.epoch == NO_EPOCH:
             return None
         # An epoch that was handed over a moment ago may be forgotten by now.
         return (self._bindings.get(item.epoch) or self.binding).generation

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
 from declctl.kit import Clock
-from declctl.kit.pending import ItemState, PendingItem, QueueSnapshot
+from declctl.kit.key_queue import Item, QueueSnapshot
+from declctl.kit.pending import ItemState
 from declctl.objects import Notification
 from declctl.runtime.handling.invocation import Retry
 from declctl.workqueue import Priority, Reasons
@@ -48,7 +50,7 @@ def list_queue(
     handler: str,
     mode: str,
     unmapped: int,
-    generation_of: Callable[[PendingItem], int | None],
+    generation_of: Callable[[Item[Any, Any]], int | None],
     clock: Clock,
 ) -> QueueListing:
     """The listing of a snapshot. `generation_of` says whose code handles an item."""
@@ -57,7 +59,7 @@ def list_queue(
     def moment(seconds: float | None) -> datetime | None:
         return None if seconds is None else wall + timedelta(seconds=seconds - now)
 
-    def listed(item: PendingItem) -> ListedItem:
+    def listed(item: Item[Any, Any]) -> ListedItem:
         retry = item.retry_state if isinstance(item.retry_state, Retry) else None
         waits = 0 if retry is None else retry.waits  # for a cache or a suspended plugin: they are no attempts
         return ListedItem(
@@ -65,8 +67,8 @@ def list_queue(
             state=item.state,
             type=str(item.value.type) if isinstance(item.value, Notification) else None,
             priority=Priority(item.priority).name.capitalize() if isinstance(item.value, Reasons) else None,
-            since=moment(item.since),
-            attempts=max(0, item.retries - waits),
+            since=moment(item.added_at),
+            attempts=max(0, item.attempts - waits),
             due=moment(item.due),
             last_error_type=None if retry is None else retry.error_type,
             generation=generation_of(item),
@@ -74,12 +76,13 @@ def list_queue(
         )
 
     items = [listed(item) for item in snapshot.items]
-    total = snapshot.waiting + snapshot.running + snapshot.delayed
+    figures = snapshot.figures
+    total = figures.waiting + figures.running + snapshot.delayed
     return QueueListing(
         handler=handler,
         mode=mode,
-        waiting=snapshot.waiting,
-        running=snapshot.running,
+        waiting=figures.waiting,
+        running=figures.running,
         backing_off=snapshot.delayed,
         unmapped=unmapped,
         left_out=max(0, total - len(items)),

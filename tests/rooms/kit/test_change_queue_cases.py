@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from declctl.kit import ManualClock, SystemClock
 from declctl.kit.change_queue import ChangeQueue
-from declctl.kit.key_queue import EpochCounter, QueueItem
+from declctl.kit.key_queue import NO_EPOCH, EpochCounter, QueueItem
 from declctl.kit.pending import ItemState, smallest_first
 
 
@@ -339,9 +339,9 @@ def test_the_order_of_the_listing_is_that_in_which_items_are_handed_out(steps: l
     for item in held:
         queue.done(item)
     shown = queue.snapshot(10_000)
-    assert len(shown.items) == shown.waiting + shown.delayed
-    assert shown.running == 0
-    assert queue.snapshot(3).items == shown.items[:3]
+    assert len(shown.items) == shown.figures.waiting + shown.delayed
+    assert shown.figures.running == 0
+    assert [item.value for item in queue.snapshot(3).items] == [item.value for item in shown.items[:3]]
     handed_out = []
     while (due := queue.next_due()) is not None:
         clock.set(due)
@@ -349,7 +349,7 @@ def test_the_order_of_the_listing_is_that_in_which_items_are_handed_out(steps: l
         if item is not None:
             handed_out.append((item.value, item.attempts))
             queue.done(item)
-    assert [(item.value, item.retries) for item in shown.items] == handed_out
+    assert [(item.value, item.attempts) for item in shown.items] == handed_out
 
 
 def test_each_item_says_what_it_waits_for() -> None:
@@ -370,8 +370,8 @@ def test_each_item_says_what_it_waits_for() -> None:
         ("rests", ItemState.RESTING, 1005.0),
         ("fails", ItemState.BACKING_OFF, 1030.0),
     ]
-    assert (shown.waiting, shown.running, shown.delayed) == (3, 1, 1)
+    assert (shown.figures.waiting, shown.figures.running, shown.delayed) == (3, 1, 1)
     queue.add("fails", "after it")  # it rests for its own time, and not as long as the retry before it
     assert [item.due for item in queue.snapshot(100).items[-3:]] == [1005.0, 1005.0, 1030.0]
     # What waits or rests belongs to no code until its time has come.
-    assert [item.epoch for item in shown.items] == [0, 0, 0, None, None]
+    assert [item.epoch for item in shown.items] == [0, 0, 0, NO_EPOCH, NO_EPOCH]

@@ -310,8 +310,8 @@ def test_the_listing_has_each_key_at_its_turn(keys):
         ("fails", "BackingOff", "LIVE"),
     ]
     assert [item.due for item in shown.items[-3:]] == [1010.0, 1020.0, 1030.0]
-    assert (shown.running, shown.waiting, shown.delayed) == (1, 8, 2)
-    assert [item.retries for item in shown.items[-3:]] == [0, 0, 1]
+    assert (shown.figures.running, shown.figures.waiting, shown.delayed) == (1, 8, 2)
+    assert [item.attempts for item in shown.items[-3:]] == [0, 0, 1]
     assert _listed(keys, 3) == _listed(keys)[:3]
     keys.done(running)
     order = []
