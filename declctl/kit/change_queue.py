@@ -7,10 +7,10 @@ weight of a value, and the merge of two values of one key, which limits the weig
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, takewhile
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from declctl.kit.clock import Clock
-from declctl.kit.key_queue import NO_EPOCH, EpochCounter, Item, KeyQueue, QueueItem
+from declctl.kit.key_queue import NO_EPOCH, EpochCounter, Item, KeyQueue
 from declctl.kit.pending import ItemState
 
 T = TypeVar("T")
@@ -18,13 +18,6 @@ T = TypeVar("T")
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
 _WAITING, _BEHIND, _RESTING = ItemState.WAITING, ItemState.BEHIND, ItemState.RESTING
 _BACKING_OFF = ItemState.BACKING_OFF
-
-
-class ChangeItem(Item[str, T], Generic[T], eq=False):
-    """One value of a key, and what comes after it."""
-
-    # Of the first item of a key: the others, in their order. They are behind it, and the last ones may rest.
-    behind: "list[ChangeItem[T]] | None" = None
 
 
 class ChangeQueue(KeyQueue[str, T]):
@@ -59,7 +52,7 @@ class ChangeQueue(KeyQueue[str, T]):
         self._weigh = weigh
         self._merge = merge
         # By key: its first item, which runs, backs off, waits in the row of turns, or rests.
-        self._heads: dict[str, ChangeItem[T]] = {}
+        self._heads: dict[str, Item[str, T]] = {}
         self._parted = False  # no further epoch will begin
 
     def add(self, key: str, value: T) -> None:
@@ -101,25 +94,23 @@ class ChangeQueue(KeyQueue[str, T]):
             self._added += len(values)
             return True
 
-    def retry(self, item: QueueItem[T], delay: float) -> None:
+    def retry(self, item: Item[str, T], delay: float) -> None:
         """Hand an item out again in `delay` seconds; its key stays held.
 
         With `keyed`, a newer value takes its place and its attempts.
         """
         with self._lock:
-            head = self._heads[item.key]
-            self._come_back(head)
-            head.attempts += 1
-            self._join(head, NO_EPOCH)
-            self._wait_until(head, _BACKING_OFF, self._now() + delay)
-            while self.keyed and head.behind:
-                newer = head.behind[0]
-                remaining = self._merge(head.value, newer.value, True)
+            self._come_back(item)
+            item.attempts += 1
+            self._join(item, NO_EPOCH)
+            self._wait_until(item, _BACKING_OFF, self._now() + delay)
+            while self.keyed and item.behind:
+                remaining = self._merge(item.value, item.behind[0].value, True)
                 if len(remaining) != 1:
                     return
                 self._merged += 1
-                self._replace(head, remaining[0])
-                self._vanish(head, newer)
+                self._replace(item, remaining[0])
+                self._vanish(item.behind.pop(0))
 
     def part(self) -> None:
         """Stop sharing the counter, as no other code will come.
@@ -167,11 +158,11 @@ class ChangeQueue(KeyQueue[str, T]):
 
     # The methods below are called under the lock.
 
-    def _append(self, key: str, value: T, now: float, *, rests: bool) -> ChangeItem[T]:
+    def _append(self, key: str, value: T, now: float, *, rests: bool) -> Item[str, T]:
         head, weight = self._heads.get(key), self._weigh(value)
         behind_retry = head is not None and _is_retry(head)
         epoch = NO_EPOCH if rests or behind_retry else self._epochs.counter.newest
-        item = ChangeItem(key, value, now, epoch, weight=weight)
+        item = Item(key, value, now, epoch, weight=weight)
         self._weight += weight
         self._epochs.pending[epoch] += 1
         before = head
@@ -190,7 +181,7 @@ class ChangeQueue(KeyQueue[str, T]):
             self._rows[0].add(item, _WAITING if head is None else _BEHIND)
         return item
 
-    def _merge_into(self, head: ChangeItem[T], waiting: ChangeItem[T], value: T, now: float) -> bool:
+    def _merge_into(self, head: Item[str, T], waiting: Item[str, T], value: T, now: float) -> bool:
         """Merge a value with the last one of its key; returns False if it has to be appended."""
         # What was attempted keeps its value for the next attempt, unless the newest value is all that counts.
         if waiting.is_taken or (waiting.attempts and not self.keyed):
@@ -208,22 +199,20 @@ class ChangeQueue(KeyQueue[str, T]):
                 self._rest_longer(waiting, now)
         else:
             self._merged += 2  # neither of the two is handed out
-            self._vanish(head, waiting)
+            if head.behind:
+                head.behind.pop()
+            else:
+                del self._heads[head.key]
+            self._vanish(waiting)
         return True
 
-    def _replace(self, item: QueueItem[T], value: T) -> None:
+    def _replace(self, item: Item[str, T], value: T) -> None:
         weight = self._weigh(value)
         self._weight += weight - item.weight
         item.value, item.weight = value, weight
 
-    def _vanish(self, head: ChangeItem[T], item: ChangeItem[T]) -> None:
-        """Remove an item that no worker has, and behind which there is none if it is the first."""
-        if item is head:
-            del self._heads[item.key]
-        elif head.behind and head.behind[-1] is item:
-            head.behind.pop()
-        elif head.behind:
-            head.behind.remove(item)
+    def _vanish(self, item: Item[str, T]) -> None:
+        """Let an item leave that no worker has."""
         if item.due is not None:
             self._end_delay(item)
         if item.in_row:
@@ -233,12 +222,9 @@ class ChangeQueue(KeyQueue[str, T]):
 
     def _took(self, item: Item[str, T]) -> None:
         if item.epoch == NO_EPOCH:
-            self._join(self._heads[item.key], self._epochs.counter.newest)
-        elif self._epochs.adopted:
-            # From here on it stays with the code that has begun it.
-            self._epochs.move(item, self._epochs.of(item.epoch))
+            self._join(item, self._epochs.counter.newest)
 
-    def _join(self, head: ChangeItem[T], epoch: int) -> None:
+    def _join(self, head: Item[str, T], epoch: int) -> None:
         """Let the item that holds its key belong to an epoch, with the values that wait behind it."""
         self._epochs.move(head, epoch)
         for item in head.behind or ():
@@ -247,11 +233,11 @@ class ChangeQueue(KeyQueue[str, T]):
                 self._epochs.move(item, epoch)
 
     def _freed(self, item: Item[str, T]) -> bool:
-        head = self._heads.pop(item.key)
-        if not head.behind:
+        del self._heads[item.key]
+        if not item.behind:
             return False
-        following = self._heads[item.key] = head.behind.pop(0)
-        following.behind = head.behind
+        following = self._heads[item.key] = item.behind.pop(0)
+        following.behind, item.behind = item.behind, None
         if following.state is _BEHIND:
             self._rows[0].free(following)
         return True
@@ -274,12 +260,12 @@ class ChangeQueue(KeyQueue[str, T]):
         for key, head in tuple(self._heads.items()):
             if key in but:
                 continue
-            items = list(head.behind or ())
+            items, head.behind = head.behind or [], None
             if not head.is_taken and (retries or not head.attempts):
-                items.insert(0, head)
-            for item in reversed(items):
+                items.append(self._heads.pop(key))
+            for item in items:
                 self._taken -= item.attempts > 0
-                self._vanish(head, item)
+                self._vanish(item)
             dropped += len(items)
         return dropped
 
@@ -302,7 +288,7 @@ class ChangeQueue(KeyQueue[str, T]):
             if item.state is _BACKING_OFF:
                 yield from self._behind(item, _is_behind)
 
-    def _behind(self, item: Item[str, T], which: Callable[[Item[str, Any]], bool]) -> Iterator[ChangeItem[T]]:
+    def _behind(self, item: Item[str, T], which: Callable[[Item[str, Any]], bool]) -> Iterator[Item[str, T]]:
         """The first values behind one that holds its key."""
         return takewhile(which, self._heads[item.key].behind or ())
 

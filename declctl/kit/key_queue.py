@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -61,9 +61,9 @@ class Item(msgspec.Struct, Generic[K, T], eq=False):
     latest: float = 0.0  # of a rest: `due` is never later
     budget: WorkerBudget | None = None  # whose permit it holds
     retry_state: Any = None  # for the worker, which stores here what the next attempt needs
-    again: bool = (
-        False  # of a listed copy: its key was added again since a worker has it, and comes once more
-    )
+    # Of the first item of a key in a queue of changes: the others, in their order. The last ones may rest.
+    behind: "list[Item[K, T]] | None" = None
+    again: bool = False  # of a listed copy: its key was added since a worker has it, and comes once more
 
     def __repr__(self) -> str:
         return f"<Item {self.key} of epoch {self.epoch}, {self.state}, {self.attempts} attempts>"
@@ -92,15 +92,8 @@ class QueueFigures(msgspec.Struct, frozen=True):
     waiting: int  # now, neither running nor in back-off
     running: int  # taken and not done, now
     backing_off: int  # now
+    requeued: int  # now: what calls have asked for
     weight: int  # of all pending values, now
-
-
-class QueueSnapshot(NamedTuple):
-    """The numbers of a queue at one moment, and copies of its next items in the order of their turns."""
-
-    figures: QueueFigures
-    delayed: int  # backing off, or due at a time of their own
-    items: Sequence[Item[Any, Any]]
 
 
 class EpochCounter:
@@ -230,10 +223,6 @@ class _Row(Generic[K, T]):
         return item.in_row and item.priority == self._priority
 
 
-def _nothing() -> None:
-    """The `wake` of a queue without a budget."""
-
-
 class KeyQueue(ABC, Generic[K, T]):
     """Items that wait for workers, one at a time for each key. From any thread; no method waits.
 
@@ -256,7 +245,7 @@ class KeyQueue(ABC, Generic[K, T]):
         self.max_running = sys.maxsize if max_running is None else max_running
         self.debounce = 0.0  # seconds; 0 ends all rests
         self.budget: WorkerBudget | None = None
-        self._wake: Callable[[], None] = _nothing  # of the workers, when it is their turn in the budget
+        self._wake: Callable[[], None] = lambda: None  # of the workers, when it is their turn in the budget
         self._now = clock.monotonic
         self._lock = threading.Lock()
         self._order = itertools.count(1)  # of items that are due at the same time
@@ -276,7 +265,7 @@ class KeyQueue(ABC, Generic[K, T]):
 
     @abstractmethod
     def _took(self, item: Item[K, T]) -> None:
-        """An item is handed out: hold its key."""
+        """An item is handed out, in the epoch `item.epoch`."""
 
     @abstractmethod
     def _freed(self, item: Item[K, T]) -> bool:
@@ -319,6 +308,8 @@ class KeyQueue(ABC, Generic[K, T]):
             if not item.attempts:
                 self._taken += 1
             self._took(item)
+            if item.epoch == NO_EPOCH or self._epochs.adopted:
+                self._epochs.move(item, self._epochs.of(item.epoch))  # from here on it stays with this code
             return item
 
     def done(self, item: Item[K, T]) -> bool:
@@ -434,11 +425,6 @@ class KeyQueue(ABC, Generic[K, T]):
             return sum(self._epochs.pending.values()) == self._number[_REQUEUED]
 
     @property
-    def delayed(self) -> int:
-        """The number of items that come at a time of their own: after a back-off, or asked for."""
-        return self._number[_BACKING_OFF] + self._number[_REQUEUED]
-
-    @property
     def turns(self) -> int:
         """The length of the rows, with items that are elsewhere by now."""
         return sum(row.size for row in self._rows)
@@ -448,8 +434,8 @@ class KeyQueue(ABC, Generic[K, T]):
         with self._lock:
             return self._figures()
 
-    def snapshot(self, most: int) -> QueueSnapshot:
-        """The numbers of this moment, and the next `most` items in the order of their turns.
+    def snapshot(self, most: int) -> tuple[QueueFigures, Sequence[Item[K, T]]]:
+        """The figures of this moment, and copies of the next `most` items in the order of their turns.
 
         The items that run come first. The lock is held for a time that depends on `most`, and not on the
         number of items.
@@ -457,7 +443,7 @@ class KeyQueue(ABC, Generic[K, T]):
         with self._lock:
             self._look_at_later()
             items = [self._listed(item) for item in islice(self._in_order(), most)]
-            return QueueSnapshot(self._figures(), self.delayed, items)
+            return self._figures(), items
 
     # The methods below are called under the lock.
 
@@ -468,9 +454,10 @@ class KeyQueue(ABC, Generic[K, T]):
             taken=self._taken,
             merged=self._merged,
             dropped=self._dropped,
-            waiting=pending - running - self.delayed,
+            waiting=pending - running - self._number[_BACKING_OFF] - self._number[_REQUEUED],
             running=running,
             backing_off=self._number[_BACKING_OFF],
+            requeued=self._number[_REQUEUED],
             weight=self._weight,
         )
 
@@ -496,12 +483,8 @@ class KeyQueue(ABC, Generic[K, T]):
         first, second = self._rows
         if first.waiting or second.waiting or (self._number[_RESTING] and not self.debounce):
             return 0.0 if self.budget is None else self.budget.wait(self)
-        return self._seconds_to_later()
-
-    def _seconds_to_later(self) -> float | None:
-        """Seconds until something may be due; None if nothing will be."""
-        first = self._first_later()
-        return None if first is None or first.due is None else max(0.0, first.due - self._now())
+        later = self._first_later()
+        return None if later is None or later.due is None else max(0.0, later.due - self._now())
 
     def _next(self) -> Item[K, T] | None:
         first, second = self._rows

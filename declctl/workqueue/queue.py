@@ -101,7 +101,7 @@ class WorkQueue(Generic[K]):
     @property
     def delayed(self) -> int:
         """The number of items that are not due yet."""
-        return self._later.delayed
+        return self._later.statistics().requeued
 
     def get_nowait(self) -> K:
         """Take the next item; the caller has to call `done` for it.

@@ -380,7 +380,6 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         known.waiting = None
         if known.delayed is not None:
             self._undelay(known, known.delayed)
-        self._epochs.move(item, self._epochs.counter.newest)
         self._waited.add(now - item.added_at)
         item.added_at = now
         if self._gate is not None:

@@ -478,9 +478,10 @@ class HandlerSlot(ABC, Generic[T]):
 
         A call that begins meanwhile may be missing.
         """
-        snapshot = self.queue.snapshot(most)
+        figures, items = self.queue.snapshot(most)
         return list_queue(
-            snapshot,
+            figures,
+            items,
             handler=self.name,
             mode=str(self.binding.plan.mode),
             unmapped=self.unmapped_changes,

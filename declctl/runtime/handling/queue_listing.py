@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from declctl.kit import Clock
-from declctl.kit.key_queue import Item, QueueSnapshot
+from declctl.kit.key_queue import Item, QueueFigures
 from declctl.kit.pending import ItemState
 from declctl.objects import Notification
 from declctl.runtime.handling.invocation import Retry
@@ -45,7 +45,8 @@ class QueueListing(msgspec.Struct, frozen=True):
 
 
 def list_queue(
-    snapshot: QueueSnapshot,
+    figures: QueueFigures,
+    next_items: Sequence[Item[Any, Any]],
     *,
     handler: str,
     mode: str,
@@ -53,7 +54,7 @@ def list_queue(
     generation_of: Callable[[Item[Any, Any]], int | None],
     clock: Clock,
 ) -> QueueListing:
-    """The listing of a snapshot. `generation_of` says whose code handles an item."""
+    """The listing of a queue with these figures. `generation_of` says whose code handles an item."""
     now, wall = clock.monotonic(), clock.now()
 
     def moment(seconds: float | None) -> datetime | None:
@@ -75,16 +76,15 @@ def list_queue(
             again=item.again,
         )
 
-    items = [listed(item) for item in snapshot.items]
-    figures = snapshot.figures
-    total = figures.waiting + figures.running + snapshot.delayed
+    items = [listed(item) for item in next_items]
+    delayed = figures.backing_off + figures.requeued
     return QueueListing(
         handler=handler,
         mode=mode,
         waiting=figures.waiting,
         running=figures.running,
-        backing_off=snapshot.delayed,
+        backing_off=delayed,
         unmapped=unmapped,
-        left_out=max(0, total - len(items)),
+        left_out=max(0, figures.waiting + figures.running + delayed - len(items)),
         items=items,
     )

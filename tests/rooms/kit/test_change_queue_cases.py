@@ -338,10 +338,10 @@ def test_the_order_of_the_listing_is_that_in_which_items_are_handed_out(steps: l
                 held.append(item)
     for item in held:
         queue.done(item)
-    shown = queue.snapshot(10_000)
-    assert len(shown.items) == shown.figures.waiting + shown.delayed
-    assert shown.figures.running == 0
-    assert [item.value for item in queue.snapshot(3).items] == [item.value for item in shown.items[:3]]
+    figures, shown = queue.snapshot(10_000)
+    assert len(shown) == figures.waiting + figures.backing_off
+    assert figures.running == 0
+    assert [item.value for item in queue.snapshot(3)[1]] == [item.value for item in shown[:3]]
     handed_out = []
     while (due := queue.next_due()) is not None:
         clock.set(due)
@@ -349,7 +349,7 @@ def test_the_order_of_the_listing_is_that_in_which_items_are_handed_out(steps: l
         if item is not None:
             handed_out.append((item.value, item.attempts))
             queue.done(item)
-    assert [(item.value, item.attempts) for item in shown.items] == handed_out
+    assert [(item.value, item.attempts) for item in shown] == handed_out
 
 
 def test_each_item_says_what_it_waits_for() -> None:
@@ -362,16 +362,16 @@ def test_each_item_says_what_it_waits_for() -> None:
     queue.retry(queue.take(), 30.0)
     queue.debounce = 5.0
     queue.add("rests", "rests")
-    shown = queue.snapshot(100)
-    assert [(item.key, item.state, item.due) for item in shown.items] == [
+    figures, shown = queue.snapshot(100)
+    assert [(item.key, item.state, item.due) for item in shown] == [
         ("runs", ItemState.RUNNING, None),
         ("runs", ItemState.BEHIND, None),
         ("waits", ItemState.WAITING, None),
         ("rests", ItemState.RESTING, 1005.0),
         ("fails", ItemState.BACKING_OFF, 1030.0),
     ]
-    assert (shown.figures.waiting, shown.figures.running, shown.delayed) == (3, 1, 1)
+    assert (figures.waiting, figures.running, figures.backing_off) == (3, 1, 1)
     queue.add("fails", "after it")  # it rests for its own time, and not as long as the retry before it
-    assert [item.due for item in queue.snapshot(100).items[-3:]] == [1005.0, 1005.0, 1030.0]
+    assert [item.due for item in queue.snapshot(100)[1][-3:]] == [1005.0, 1005.0, 1030.0]
     # What waits or rests belongs to no code until its time has come.
-    assert [item.epoch for item in shown.items] == [0, 0, 0, NO_EPOCH, NO_EPOCH]
+    assert [item.epoch for item in shown] == [0, 0, 0, NO_EPOCH, NO_EPOCH]

@@ -280,7 +280,7 @@ def test_a_retry_is_not_late_because_of_what_the_failed_call_has_read(keys):
 
 
 def _listed(queue, most=100):
-    return [(item.key, str(item.state), Priority(item.priority).name) for item in queue.snapshot(most).items]
+    return [(item.key, str(item.state), Priority(item.priority).name) for item in queue.snapshot(most)[1]]
 
 
 def test_the_listing_has_each_key_at_its_turn(keys):
@@ -300,18 +300,18 @@ def test_the_listing_has_each_key_at_its_turn(keys):
     keys.add("runs", CHANGED, Priority.LIVE)
     keys.debounce = 20.0
     keys.add("rests", CHANGED, Priority.LIVE)
-    shown = keys.snapshot(100)
-    waiting = [item.key for item in shown.items if item.state == "Waiting"]
+    figures, shown = keys.snapshot(100)
+    waiting = [item.key for item in shown if item.state == "Waiting"]
     assert _listed(keys)[0] == ("runs", "Running", "LIVE")
-    assert shown.items[0].again
+    assert shown[0].again
     assert _listed(keys)[-3:] == [
         ("later", "Requeued", "LIVE"),
         ("rests", "Resting", "LIVE"),
         ("fails", "BackingOff", "LIVE"),
     ]
-    assert [item.due for item in shown.items[-3:]] == [1010.0, 1020.0, 1030.0]
-    assert (shown.figures.running, shown.figures.waiting, shown.delayed) == (1, 8, 2)
-    assert [item.attempts for item in shown.items[-3:]] == [0, 0, 1]
+    assert [item.due for item in shown[-3:]] == [1010.0, 1020.0, 1030.0]
+    assert (figures.running, figures.waiting, figures.backing_off, figures.requeued) == (1, 8, 1, 1)
+    assert [item.attempts for item in shown[-3:]] == [0, 0, 1]
     assert _listed(keys, 3) == _listed(keys)[:3]
     keys.done(running)
     order = []
