@@ -126,19 +126,11 @@ class ChangeQueue(KeyQueue[str, T]):
         After `part`, those that will belong to it are among them, but for what backs off or rests.
         """
         with self._lock:
-            found = self._of_epoch(epoch)
-            if self._parted and epoch == self._epochs.counter.newest:
-                self._look_at_later()
-                found += self._epochs.pending.get(NO_EPOCH, 0) - sum(self._number.values())
-            return found
-
-    def end_debounce(self) -> bool:
-        """End all rests: their values belong to the newest epoch. Returns whether there was one. O(n)."""
-        with self._lock:
-            self.debounce = 0.0
-            rested = self._number[_RESTING] > 0
-            self._end_rests()
-            return rested
+            if not (self._parted and epoch == self._epochs.counter.newest):
+                return self._of_epoch(epoch)
+            self._look_at_later()
+            due = self._epochs.pending.get(NO_EPOCH, 0) - sum(self._number.values())
+            return due + self._of_epoch(epoch)
 
     def keep_resting(self) -> tuple[bool, int]:
         """End all rests, and drop all other waiting values but those of the same keys. O(n).

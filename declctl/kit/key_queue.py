@@ -398,12 +398,6 @@ class KeyQueue(ABC, Generic[K, T]):
         with self._lock:
             return self._of_epoch(epoch)
 
-    @property
-    def remembered_epochs(self) -> frozenset[int]:
-        """The epochs with pending items, and those whose backlog was handed over."""
-        with self._lock:
-            return frozenset((*self._epochs.pending, *self._epochs.adopted))
-
     # The end, and figures
 
     def clear(self) -> int:
@@ -423,11 +417,6 @@ class KeyQueue(ABC, Generic[K, T]):
         """Whether no item waits, rests, runs or backs off. What a call has asked for does not count."""
         with self._lock:
             return sum(self._epochs.pending.values()) == self._number[_REQUEUED]
-
-    @property
-    def turns(self) -> int:
-        """The length of the rows, with items that are elsewhere by now."""
-        return sum(row.size for row in self._rows)
 
     def statistics(self) -> QueueFigures:
         """The figures of this moment."""

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import Enum, IntEnum, auto
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -127,14 +127,6 @@ class Gate(Protocol[K]):
         ...
 
 
-class _Key(msgspec.Struct, Generic[K]):
-    """What is known of one key, beside what a worker has of it (`KeyQueue._out`)."""
-
-    waiting: Item[K, Reasons] | None = None  # in its row, held by the gate, or behind what runs
-    resting: Item[K, Reasons] | None = None  # the debounce
-    delayed: Item[K, Reasons] | None = None  # it backs off, or was asked for
-
-
 class ReconcileQueue(KeyQueue[K, Reasons]):
     """Keys that wait for a reconciler, each once. From any thread; no method waits.
 
@@ -162,7 +154,11 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         super().__init__(clock=clock, epochs=epochs)
         self._gate = gate
         self._limiter = limiter
-        self._keys: dict[K, _Key[K]] = {}
+        # By key, beside `_out`: what is in its row, held by the gate, or behind what a worker has;
+        # what rests; what backs off or was asked for.
+        self._waiting: dict[K, Item[K, Reasons]] = {}
+        self._resting: dict[K, Item[K, Reasons]] = {}
+        self._delayed: dict[K, Item[K, Reasons]] = {}
         self._closed = False
         self._adds = self._retries = 0  # as client-go counts them
         self._waited, self._worked = Histogram(DURATION_BOUNDS), Histogram(DURATION_BOUNDS)
@@ -183,15 +179,15 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             if self._closed:
                 return False
             self._added += 1
-            known, item = self._new(key, reasons, priority)
+            item = self._new(key, reasons, priority)
             if not (rests and self.debounce):
-                return self._let_wait(known, item)
-            if known.resting is None:
-                known.resting = item
+                return self._let_wait(item)
+            if (resting := self._resting.get(key)) is None:
+                self._resting[key] = item
                 self._rest(item, item.added_at)
                 return True
-            self._rest_longer(known.resting, item.added_at)
-            self._merge(known.resting, item)
+            self._rest_longer(resting, item.added_at)
+            self._merge(resting, item)
             return False
 
     def add_after(self, key: K, seconds: float, reasons: Reasons, priority: Priority = Priority.LIVE) -> None:
@@ -209,10 +205,10 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         with self._lock:
             if self._closed:
                 return
-            known, item = self._new(key, reasons, priority)
-            due, delayed = item.added_at + seconds, known.delayed
+            item, delayed = self._new(key, reasons, priority), self._delayed.get(key)
+            due = item.added_at + seconds
             if delayed is None:
-                known.delayed = item
+                self._delayed[key] = item
                 self._wait_until(item, _REQUEUED, due)
                 return
             self._merge(delayed, item)
@@ -235,34 +231,29 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         with self._lock:
             self._retries += 1
             self._come_back(item)
-            known, value = self._keys[item.key], item.value
             item.attempts += 1
             # The versions were read by the call that has failed.
+            value = item.value
             item.value = Reasons(value.causes, None, value.changed_at, value.events)
-            if known.delayed is not None:  # this call has asked for it, and then failed
-                self._undelay(known, known.delayed)
-            if known.waiting is None and not self._closed:
-                known.delayed = item
+            self._undelay(item.key)  # this call has asked for it, and then failed
+            if (waiting := self._waiting.get(item.key)) is not None:
+                _carry(item, waiting)
+            if waiting is not None or self._closed:
+                self._leave(item)
+            else:
+                self._delayed[item.key] = item
                 self._epochs.move(item, NO_EPOCH)
                 self._wait_until(item, _BACKING_OFF, self._now() + delay)
-            else:
-                if known.waiting is not None:
-                    _carry(item, known.waiting)
-                self._leave(item)
             self._freed(item)
 
     def end_delay(self, key: K, *, comes: bool = True) -> bool:
         """Let a delayed key come now, or not at all; returns whether it was delayed."""
         with self._lock:
-            known = self._keys.get(key)
-            if known is None or known.delayed is None:
-                return False
-            if comes:
-                self._come_now(known.delayed)
-            else:
-                self._undelay(known, known.delayed)
-                self._forget(key, known)
-            return True
+            if not comes:
+                return self._undelay(key)
+            if (delayed := self._delayed.get(key)) is not None:
+                self._come_now(delayed)
+            return delayed is not None
 
     def workqueue_statistics(self) -> QueueStatistics:
         """The figures under client-go's names. A key that rests or is delayed is not in them yet."""
@@ -289,27 +280,24 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
     def _figures(self) -> QueueFigures:
         """As of any queue; a key that a worker has, and that comes again, is counted once: as running."""
         figures = super()._figures()
-        behind = sum(self._keys[key].waiting is not None for key in self._out)
+        behind = sum(key in self._waiting for key in self._out)
         return replace(figures, waiting=figures.waiting - behind)
 
-    def _new(self, key: K, reasons: Reasons, priority: Priority) -> tuple[_Key[K], Item[K, Reasons]]:
-        """What is known of a key, and a new item of it."""
-        known = self._keys.get(key)
-        if known is None:
-            known = self._keys[key] = _Key()
+    def _new(self, key: K, reasons: Reasons, priority: Priority) -> Item[K, Reasons]:
         self._epochs.pending[NO_EPOCH] += 1
-        return known, Item(key, reasons, self._now(), priority=priority)
+        return Item(key, reasons, self._now(), priority=priority)
 
-    def _let_wait(self, known: _Key[K], item: Item[K, Reasons]) -> bool:
+    def _let_wait(self, item: Item[K, Reasons]) -> bool:
         """Let an item wait; returns whether its key did not wait already."""
-        if known.waiting is not None:
-            self._merge(known.waiting, item)
+        key = item.key
+        if (waiting := self._waiting.get(key)) is not None:
+            self._merge(waiting, item)
             return False
         self._adds += 1
-        if (delayed := known.delayed) is not None and delayed.state is _BACKING_OFF:
+        if (delayed := self._delayed.get(key)) is not None and delayed.state is _BACKING_OFF:
             _carry(delayed, item)
-        known.waiting = item
-        if item.key in self._out:
+        self._waiting[key] = item
+        if key in self._out:
             item.state = _BEHIND
         else:
             self._rows[item.priority].add(item)
@@ -328,19 +316,18 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             if waits:
                 self._rows[pending.priority].add(pending)
 
-    def _undelay(self, known: _Key[K], item: Item[K, Reasons]) -> None:
-        """Forget what is delayed."""
-        known.delayed = None
-        self._end_delay(item)
-        self._leave(item)
+    def _undelay(self, key: K) -> bool:
+        """Forget what is delayed of a key; returns whether anything is."""
+        item = self._delayed.pop(key, None)
+        if item is not None:
+            self._end_delay(item)
+            self._leave(item)
+        return item is not None
 
     def _came_due(self, item: Item[K, Reasons], state: ItemState) -> None:
-        known, item.added_at = self._keys[item.key], self._now()
-        if state is _RESTING:
-            known.resting = None
-        else:
-            known.delayed = None
-        self._let_wait(known, item)
+        del (self._resting if state is _RESTING else self._delayed)[item.key]
+        item.added_at = self._now()
+        self._let_wait(item)
 
     def _has_turn(self) -> bool:
         return super()._has_turn() or bool(self._gate)  # what it holds may be released
@@ -361,7 +348,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             return super()._next()
         # A key that was held back goes before others: each of these may hold back further ones.
         if (key := gate.take_released()) is not None:
-            return self._keys[key].waiting
+            return self._waiting[key]
         while gate.others < self.max_running and (item := super()._next()) is not None:
             match gate.judge(item):
                 case Admission.CALL:
@@ -369,59 +356,45 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
                 case Admission.HOLD:
                     item.state = _AWAITS_CACHE
                 case Admission.SKIP:
-                    known = self._keys[item.key]
-                    known.waiting = None
+                    del self._waiting[item.key]
                     self._leave(item)
-                    self._forget(item.key, known)
         return None
 
     def _took(self, item: Item[K, Reasons]) -> None:
-        known, now = self._keys[item.key], self._now()
-        known.waiting = None
-        if known.delayed is not None:
-            self._undelay(known, known.delayed)
+        now = self._now()
+        del self._waiting[item.key]
+        self._undelay(item.key)
         self._waited.add(now - item.added_at)
         item.added_at = now
         if self._gate is not None:
             self._gate.begins(item)
 
     def _freed(self, item: Item[K, Reasons]) -> bool:
-        known = self._keys[item.key]
         self._worked.add(self._now() - item.added_at)
-        if known.waiting is not None:
-            self._rows[known.waiting.priority].add(known.waiting)
-            return True
-        self._forget(item.key, known)
-        return False
-
-    def _forget(self, key: K, known: _Key[K]) -> None:
-        """Forget a key of which nothing is left."""
-        if known.waiting is known.resting is known.delayed is None and key not in self._out:
-            del self._keys[key]
+        waiting = self._waiting.get(item.key)
+        if waiting is not None:
+            self._rows[waiting.priority].add(waiting)
+        return waiting is not None
 
     def _drop_all(self) -> int:
         self._closed, dropped = True, 0
-        for key, known in tuple(self._keys.items()):
-            for item in (known.waiting, known.resting, known.delayed):
-                if item is not None:
-                    dropped += item.state is not _REQUEUED
-                    item.due = None
-                    self._taken -= item.attempts > 0
-                    self._leave(item)
-            known.waiting = known.resting = known.delayed = None
-            self._forget(key, known)
+        for items in (self._waiting, self._resting, self._delayed):
+            for item in items.values():
+                dropped += item.state is not _REQUEUED
+                item.due = None
+                self._taken -= item.attempts > 0
+                self._leave(item)
+            items.clear()
         if self._gate is not None:
             self._gate.clear()
         return dropped
 
     def _in_order(self) -> Iterator[Item[K, Reasons]]:
         for item in self._out.values():
-            yield replace(item, again=self._keys[item.key].waiting is not None)
+            yield replace(item, again=item.key in self._waiting)
         if self._gate is not None:
             for key, until in self._gate.held():
-                item = self._keys[key].waiting
-                assert item is not None
-                yield replace(item, due=until if until > self._now() else None)
+                yield replace(self._waiting[key], due=until if until > self._now() else None)
         yield from self._in_turns()
         yield from self._soonest()
 

@@ -584,8 +584,8 @@ class EventSlot(HandlerSlot[Notification]):
 
     def end_debounce(self) -> None:
         """Let the changes that rest be handled now, in the newest epoch."""
-        if self._changes.end_debounce():
-            self.wake()
+        self._changes.debounce = 0.0
+        self.wake()
 
     def keep_resting(self) -> tuple[bool, int]:
         """Let the changes that rest be handled now, and drop all other waiting ones."""

@@ -56,7 +56,7 @@ def test_values_live_no_longer_than_their_delivery():
         del value
         queue.add(f"k{n}", "Deleted")
     assert not [value for value in values if value() is not None]
-    assert queue.turns < 200
+    assert queue._rows[0].size < 200
     assert drain(queue) == [("Modified", 0)]
     queue = queue_of(keyed=False)
     value = Value("one")
@@ -147,7 +147,10 @@ def test_epochs_of_which_nothing_is_pending_are_forgotten(handing_over):
     assert queue.epoch_of(held) == (queue.epoch if handing_over else 0)
     assert queue.outstanding(0) == 1
     assert not any(queue.outstanding(epoch) for epoch in range(1, 1001))
-    assert queue.remembered_epochs <= {0, 999}  # those before are forgotten with the next one
+    assert {*queue._epochs.pending, *queue._epochs.adopted} <= {
+        0,
+        999,
+    }  # those before are forgotten with the next one
     queue.done(held)
     assert queue.idle
 
@@ -228,10 +231,9 @@ def test_of_a_removed_handler_all_comes_at_once_and_is_drained(queue: Queue) -> 
     """In the epoch that is drained: nothing that a debounce holds back is lost."""
     queue.add("a", "1")
     queue.part()
-    assert queue.end_debounce()
+    queue.debounce = 0.0
     assert queue.outstanding(queue.epoch) == 1
     assert taken(queue) == [("a", "1")]
-    assert not queue.end_debounce()
 
 
 def test_at_the_end_of_the_process_what_rests_is_kept_and_nothing_else(
