@@ -126,11 +126,11 @@ class ChangeQueue(KeyQueue[str, T]):
         After `part`, those that will belong to it are among them, but for what backs off or rests.
         """
         with self._lock:
-            if not (self._parted and epoch == self._epochs.counter.newest):
-                return self._of_epoch(epoch)
-            self._look_at_later()
-            due = self._epochs.pending.get(NO_EPOCH, 0) - sum(self._number.values())
-            return due + self._of_epoch(epoch)
+            due = 0
+            if self._parted and epoch == self._epochs.newest:
+                self._look_at_later()
+                due = self._pending.get(NO_EPOCH, 0) - sum(self._number.values())
+        return due + super().outstanding(epoch)
 
     def keep_resting(self) -> tuple[bool, int]:
         """End all rests, and drop all other waiting values but those of the same keys. O(n).
@@ -153,10 +153,10 @@ class ChangeQueue(KeyQueue[str, T]):
     def _append(self, key: str, value: T, now: float, *, rests: bool) -> Item[str, T]:
         head, weight = self._heads.get(key), self._weigh(value)
         behind_retry = head is not None and _is_retry(head)
-        epoch = NO_EPOCH if rests or behind_retry else self._epochs.counter.newest
+        epoch = NO_EPOCH if rests or behind_retry else self._epochs.newest
         item = Item(key, value, now, epoch, weight=weight)
         self._weight += weight
-        self._epochs.pending[epoch] += 1
+        self._pending[epoch] += 1
         before = head
         if head is None:
             self._heads[key] = item
@@ -178,7 +178,7 @@ class ChangeQueue(KeyQueue[str, T]):
         # What was attempted keeps its value for the next attempt, unless the newest value is all that counts.
         if waiting.is_taken or (waiting.attempts and not self.keyed):
             return False
-        if self._epochs.of(waiting.epoch) != self._epochs.counter.newest:
+        if self._owner(waiting.epoch) not in (NO_EPOCH, self._epochs.newest):
             return False
         attempted = waiting.attempts > 0 or waiting.retry_state is not None
         remaining = self._merge(waiting.value, value, attempted)
@@ -214,15 +214,17 @@ class ChangeQueue(KeyQueue[str, T]):
 
     def _took(self, item: Item[str, T]) -> None:
         if item.epoch == NO_EPOCH:
-            self._join(item, self._epochs.counter.newest)
+            self._join(item, self._epochs.newest)
+        elif self._adopted:
+            self._move(item, self._owner(item.epoch))  # from here on it stays with the code that has begun it
 
     def _join(self, head: Item[str, T], epoch: int) -> None:
         """Let the item that holds its key belong to an epoch, with the values that wait behind it."""
-        self._epochs.move(head, epoch)
+        self._move(head, epoch)
         for item in head.behind or ():
             # A value that rests gets its epoch when that ends.
             if item.state is not _RESTING:
-                self._epochs.move(item, epoch)
+                self._move(item, epoch)
 
     def _freed(self, item: Item[str, T]) -> bool:
         del self._heads[item.key]
@@ -241,7 +243,7 @@ class ChangeQueue(KeyQueue[str, T]):
             return
         self._rows[0].add(item, _WAITING if head is item else _BEHIND)
         if not _is_retry(head):
-            self._epochs.move(item, self._epochs.counter.newest)
+            self._move(item, self._epochs.newest)
 
     def _drop_all(self) -> int:
         return self._drop(but=(), retries=True)

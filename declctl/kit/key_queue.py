@@ -17,7 +17,7 @@ import itertools
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
@@ -109,47 +109,6 @@ class EpochCounter:
         old = self.newest
         self.newest = old + 1
         return old
-
-
-class Epochs:
-    """Counts the pending items of each epoch, and maps each epoch to the one that took over its backlog.
-
-    The owner calls it under a lock, and itself counts in `pending` the items that it adds.
-    """
-
-    __slots__ = ("adopted", "counter", "pending")
-
-    def __init__(self, epochs: EpochCounter | None = None) -> None:
-        self.counter = EpochCounter() if epochs is None else epochs
-        self.pending = defaultdict[int, int](int)  # by epoch: items that have not left; never 0
-        self.adopted: dict[int, int] = {}  # by epoch: the one that took over its backlog
-
-    def hand_over(self, old: int) -> None:
-        """Let the newest epoch take over the backlog of another one."""
-        newest = self.counter.newest
-        if old != newest:
-            owners = {**self.adopted, old: newest}.items()
-            # Epochs without pending items are removed: no item belongs to them.
-            self.adopted = {e: newest if to == old else to for e, to in owners if e in self.pending}
-
-    def of(self, epoch: int) -> int:
-        """The epoch to which the backlog of an epoch belongs now."""
-        return self.counter.newest if epoch == NO_EPOCH else self.adopted.get(epoch, epoch)
-
-    def leave(self, epoch: int) -> None:
-        """Count that an item of an epoch has left."""
-        left = self.pending[epoch] - 1
-        if left:
-            self.pending[epoch] = left
-        else:
-            del self.pending[epoch]
-
-    def move(self, item: Item[Any, Any], epoch: int) -> None:
-        """Let an item belong to another epoch."""
-        if item.epoch != epoch:
-            self.pending[epoch] += 1
-            self.leave(item.epoch)
-            item.epoch = epoch
 
 
 class _Row(Generic[K, T]):
@@ -255,7 +214,9 @@ class KeyQueue(ABC, Generic[K, T]):
         # time, and an item whose `due` has ended early is in it for a while.
         self._later: list[tuple[float, int, Item[K, T]]] = []
         self._ended = 0  # entries of `_later` that stand for nothing
-        self._epochs = Epochs(epochs)
+        self._epochs = EpochCounter() if epochs is None else epochs
+        self._pending = defaultdict[int, int](int)  # by epoch: items that have not left; never 0
+        self._adopted: dict[int, int] = {}  # by epoch: the one that took over its backlog
         self._added = self._taken = self._merged = self._dropped = self._weight = 0
         self._out: dict[K, Item[K, T]] = {}  # by key: what workers have, the longest first
         self._running = 0  # items, now; without those that are overdue
@@ -265,7 +226,7 @@ class KeyQueue(ABC, Generic[K, T]):
 
     @abstractmethod
     def _took(self, item: Item[K, T]) -> None:
-        """An item is handed out, in the epoch `item.epoch`."""
+        """An item is handed out: let it belong to the newest epoch, if it belongs to none."""
 
     @abstractmethod
     def _freed(self, item: Item[K, T]) -> bool:
@@ -308,8 +269,6 @@ class KeyQueue(ABC, Generic[K, T]):
             if not item.attempts:
                 self._taken += 1
             self._took(item)
-            if item.epoch == NO_EPOCH or self._epochs.adopted:
-                self._epochs.move(item, self._epochs.of(item.epoch))  # from here on it stays with this code
             return item
 
     def done(self, item: Item[K, T]) -> bool:
@@ -373,30 +332,35 @@ class KeyQueue(ABC, Generic[K, T]):
     @property
     def epoch(self) -> int:
         """The newest epoch."""
-        return self._epochs.counter.newest
+        return self._epochs.newest
 
     def part(self) -> None:
         """Stop sharing the counter: further cuts of the other queues do not concern this one."""
         with self._lock:
-            self._epochs.counter = EpochCounter(self._epochs.counter.newest)
+            self._epochs = EpochCounter(self._epochs.newest)
 
     def cut(self) -> int:
         """Begin a new epoch for all queues that share the counter; returns the old one. Never fails."""
-        return self._epochs.counter.cut()
+        return self._epochs.cut()
 
     def hand_over(self, old: int) -> None:
         """Let the waiting items of epoch `old` belong to the newest epoch."""
-        with self._lock:
-            self._epochs.hand_over(old)
-
-    def epoch_of(self, item: Item[K, T]) -> int:
-        """The epoch whose code has to process an item, after hand-overs."""
-        return self._epochs.of(item.epoch)
+        newest = self._epochs.newest
+        if old != newest:
+            with self._lock:
+                owners = {**self._adopted, old: newest}.items()
+                # No item belongs to an epoch of which nothing is pending: it is forgotten.
+                self._adopted = {e: newest if to == old else to for e, to in owners if e in self._pending}
 
     def outstanding(self, epoch: int) -> int:
         """How many items the code of an epoch has to process, or has begun."""
         with self._lock:
-            return self._of_epoch(epoch)
+            if not self._adopted:
+                return self._pending.get(epoch, 0)
+            found = sum(number for each, number in self._pending.items() if self._owner(each) == epoch)
+            for item in self._out.values():  # what runs stays with the code that has begun it
+                found += (item.epoch == epoch) - (self._owner(item.epoch) == epoch)
+            return found
 
     # The end, and figures
 
@@ -416,7 +380,7 @@ class KeyQueue(ABC, Generic[K, T]):
     def idle(self) -> bool:
         """Whether no item waits, rests, runs or backs off. What a call has asked for does not count."""
         with self._lock:
-            return sum(self._epochs.pending.values()) == self._number[_REQUEUED]
+            return sum(self._pending.values()) == self._number[_REQUEUED]
 
     def statistics(self) -> QueueFigures:
         """The figures of this moment."""
@@ -431,13 +395,12 @@ class KeyQueue(ABC, Generic[K, T]):
         """
         with self._lock:
             self._look_at_later()
-            items = [self._listed(item) for item in islice(self._in_order(), most)]
-            return self._figures(), items
+            return self._figures(), [self._listed(item) for item in islice(self._in_order(), most)]
 
     # The methods below are called under the lock.
 
     def _figures(self) -> QueueFigures:
-        running, pending = len(self._out), sum(self._epochs.pending.values())
+        running, pending = len(self._out), sum(self._pending.values())
         return QueueFigures(
             added=self._added,
             taken=self._taken,
@@ -450,19 +413,15 @@ class KeyQueue(ABC, Generic[K, T]):
             weight=self._weight,
         )
 
-    def _of_epoch(self, epoch: int) -> int:
-        running = Counter(item.epoch for item in self._out.values())
-        found = running[epoch]
-        for each, number in self._epochs.pending.items():
-            if each != NO_EPOCH and self._epochs.of(each) == epoch:
-                found += number - running[each]  # what runs stays with the code that has begun it
-        return found
-
     def _listed(self, item: Item[K, T]) -> Item[K, T]:
-        """A copy of an item, of the epoch that processes it by now; NO_EPOCH if that is not decided yet."""
-        state = _RUNNING if item.is_taken else item.state
-        epoch = NO_EPOCH if item.epoch == NO_EPOCH else self._epochs.of(item.epoch)
-        return replace(item, state=state, epoch=epoch)
+        """A copy of an item, of the epoch whose code processes it by now."""
+        if item.is_taken:
+            return replace(item, state=_RUNNING)
+        return replace(item, epoch=self._owner(item.epoch))
+
+    def _owner(self, epoch: int) -> int:
+        """The epoch to which the backlog of an epoch belongs now."""
+        return self._adopted.get(epoch, epoch)
 
     def _has_turn(self) -> bool:
         """Whether a worker may find an item now."""
@@ -510,7 +469,20 @@ class KeyQueue(ABC, Generic[K, T]):
         """An item leaves the queue."""
         item.state = _LEFT
         self._weight -= item.weight
-        self._epochs.leave(item.epoch)
+        self._leave_epoch(item.epoch)
+
+    def _leave_epoch(self, epoch: int) -> None:
+        if left := self._pending[epoch] - 1:
+            self._pending[epoch] = left
+        else:
+            del self._pending[epoch]
+
+    def _move(self, item: Item[K, T], epoch: int) -> None:
+        """Let an item belong to another epoch."""
+        if item.epoch != epoch:
+            self._pending[epoch] += 1
+            self._leave_epoch(item.epoch)
+            item.epoch = epoch
 
     def _wait_until(self, item: Item[K, T], state: ItemState, due: float) -> None:
         """Let an item come at a time of its own."""

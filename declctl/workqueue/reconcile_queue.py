@@ -242,7 +242,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
                 self._leave(item)
             else:
                 self._delayed[item.key] = item
-                self._epochs.move(item, NO_EPOCH)
+                self._move(item, NO_EPOCH)
                 self._wait_until(item, _BACKING_OFF, self._now() + delay)
             self._freed(item)
 
@@ -284,7 +284,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         return replace(figures, waiting=figures.waiting - behind)
 
     def _new(self, key: K, reasons: Reasons, priority: Priority) -> Item[K, Reasons]:
-        self._epochs.pending[NO_EPOCH] += 1
+        self._pending[NO_EPOCH] += 1
         return Item(key, reasons, self._now(), priority=priority)
 
     def _let_wait(self, item: Item[K, Reasons]) -> bool:
@@ -362,6 +362,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
 
     def _took(self, item: Item[K, Reasons]) -> None:
         now = self._now()
+        self._move(item, self._epochs.newest)
         del self._waiting[item.key]
         self._undelay(item.key)
         self._waited.add(now - item.added_at)

@@ -509,7 +509,7 @@ class HandlerSlot(ABC, Generic[T]):
     def binding_of(self, item: QueueItem[T]) -> HandlerBinding:
         """The binding of an item."""
         # An epoch that was handed over a moment ago may be forgotten by now.
-        return self._bindings.get(self.queue.epoch_of(item)) or self.binding
+        return self._bindings.get(item.epoch) or self.binding
 
     def open_latches(self) -> None:
         """Open the latches whose calls have ended. From any thread."""

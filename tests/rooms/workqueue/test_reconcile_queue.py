@@ -109,7 +109,7 @@ def test_what_waits_belongs_to_the_code_that_takes_it(keys, epochs):
     old = epochs.cut()
     assert keys.outstanding(old) == 1
     item = keys.take()
-    assert keys.epoch_of(item) == epochs.newest
+    assert item.epoch == epochs.newest
     keys.done(running)
     assert keys.outstanding(old) == 0
 
