@@ -19,7 +19,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -47,7 +47,7 @@ class Item(msgspec.Struct, Generic[K, T], eq=False):
 
     key: K
     value: T  # what a worker receives
-    added_at: float  # monotonic seconds
+    added_at: float  # monotonic seconds; of a key, also when its time has come, and when it was taken
     # The code that has to process it: that of the epoch in which it was added, its rest ended, or it was
     # taken again after a failure; NO_EPOCH before.
     epoch: int = NO_EPOCH
@@ -111,7 +111,7 @@ class EpochCounter:
         return old
 
 
-class _Row(Generic[K, T]):
+class _Turns(Generic[K, T]):
     """Items in the order of their turns.
 
     An item has its place in it also while an earlier value of its key is not done. If its turn comes
@@ -208,7 +208,7 @@ class KeyQueue(ABC, Generic[K, T]):
         self._now = clock.monotonic
         self._lock = threading.Lock()
         self._order = itertools.count(1)  # of items that are due at the same time
-        self._rows: tuple[_Row[K, T], _Row[K, T]] = (_Row(0), _Row(1))
+        self._rows: tuple[_Turns[K, T], _Turns[K, T]] = (_Turns(0), _Turns(1))
         self._in_a_row = 0  # items of the first row that were handed out since the last one of the second
         # A heap of what rests, backs off or was asked for. A rest that was extended is in it with an earlier
         # time, and an item whose `due` has ended early is in it for a while.
@@ -362,13 +362,19 @@ class KeyQueue(ABC, Generic[K, T]):
                 found += (item.epoch == epoch) - (self._owner(item.epoch) == epoch)
             return found
 
+    @property
+    def remembered_epochs(self) -> frozenset[int]:
+        """The epochs with pending items, and those whose backlog was handed over."""
+        with self._lock:
+            return frozenset((*self._pending, *self._adopted))
+
     # The end, and figures
 
     def clear(self) -> int:
         """Drop all items that wait, rest or back off; returns how many. O(n). Running items stay."""
         with self._lock:
             dropped = self._drop_all()
-            self._rows, self._in_a_row = (_Row(0), _Row(1)), 0
+            self._rows, self._in_a_row = (_Turns(0), _Turns(1)), 0
             self._later.clear()
             self._ended, self._number = 0, dict.fromkeys(self._number, 0)
             self._dropped += dropped
@@ -381,6 +387,11 @@ class KeyQueue(ABC, Generic[K, T]):
         """Whether no item waits, rests, runs or backs off. What a call has asked for does not count."""
         with self._lock:
             return sum(self._pending.values()) == self._number[_REQUEUED]
+
+    @property
+    def turns(self) -> int:
+        """The length of the rows, with items that are elsewhere by now."""
+        return sum(row.size for row in self._rows)
 
     def statistics(self) -> QueueFigures:
         """The figures of this moment."""
@@ -445,8 +456,11 @@ class KeyQueue(ABC, Generic[K, T]):
         return first.pop()
 
     def _in_turns(self) -> Iterator[Item[K, T]]:
-        """What waits, in the order in which `_next` would hand it out if nothing further came."""
-        rows = [chain(row.passed(), row.line()) for row in self._rows]
+        """What waits, in the order in which `_next` would hand it out if nothing further came.
+
+        For a queue in which no item is passed over.
+        """
+        rows = [row.line() for row in self._rows]
         first, second = (next(row, None) for row in rows)
         in_a_row = self._in_a_row
         while first is not None or second is not None:

@@ -56,7 +56,7 @@ def test_values_live_no_longer_than_their_delivery():
         del value
         queue.add(f"k{n}", "Deleted")
     assert not [value for value in values if value() is not None]
-    assert queue._rows[0].size < 200
+    assert queue.turns < 200
     assert drain(queue) == [("Modified", 0)]
     queue = queue_of(keyed=False)
     value = Value("one")
@@ -149,7 +149,7 @@ def test_epochs_of_which_nothing_is_pending_are_forgotten(handing_over):
     assert [epoch for epoch in range(1001) if queue.outstanding(epoch)] == (
         [0, 1000] if handing_over else [0]
     )
-    assert len({*queue._pending, *queue._adopted}) <= 2
+    assert len(queue.remembered_epochs) <= 2
     queue.done(held)
     queue.done(queue.take())
     assert queue.idle
