@@ -228,6 +228,7 @@ def test_a_retry_that_a_change_overtakes_is_made_once(keys, clock):
     item = keys.take()
     assert (item.attempts, set(causes(item))) == (1, {INITIAL, CHANGED})
     keys.retry(item, 60.0)
+    keys.add_after("a/web", 90.0, Reasons({}))  # it still comes at 60 s, as the third attempt
     clock.set(30.0)
     assert keys.take() is None
     clock.set(30.0)
