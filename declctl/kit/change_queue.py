@@ -4,27 +4,20 @@ Every notification that waits for a handler or a listener is an `Item` of such a
 weight of a value, and the merge of two values of one key, which limits the weight of the queue.
 """
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
-from typing import Any, Generic, TypeVar
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain, takewhile
+from typing import Any, TypeVar
 
 from declctl.kit.clock import Clock
-from declctl.kit.key_queue import NO_EPOCH, EpochCounter, Item, KeyQueue, QueueItem
-from declctl.kit.pending import ItemState, PendingItem
+from declctl.kit.key_queue import NO_EPOCH, EpochCounter, Item, KeyQueue
+from declctl.kit.pending import ItemState
 
 T = TypeVar("T")
 
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
 _WAITING, _BEHIND, _RESTING = ItemState.WAITING, ItemState.BEHIND, ItemState.RESTING
-_RUNNING, _BACKING_OFF = ItemState.RUNNING, ItemState.BACKING_OFF
-
-
-class ChangeItem(Item[str, T], Generic[T], eq=False):
-    """One value of a key, and what comes after it."""
-
-    # Of the first item of a key: the others, in their order. They are behind it, and the last ones may rest.
-    behind: "list[ChangeItem[T]] | None" = None
+_BACKING_OFF = ItemState.BACKING_OFF
 
 
 class ChangeQueue(KeyQueue[str, T]):
@@ -59,7 +52,7 @@ class ChangeQueue(KeyQueue[str, T]):
         self._weigh = weigh
         self._merge = merge
         # By key: its first item, which runs, backs off, waits in the row of turns, or rests.
-        self._heads: dict[str, ChangeItem[T]] = {}
+        self._heads: dict[str, Item[str, T]] = {}
         self._parted = False  # no further epoch will begin
 
     def add(self, key: str, value: T) -> None:
@@ -71,7 +64,7 @@ class ChangeQueue(KeyQueue[str, T]):
         with self._lock:
             now = self._now()
             self._added += len(values)
-            if self._resting and not self.debounce:
+            if self._number[_RESTING] and not self.debounce:
                 self._end_rests()
             for key, value in values:
                 head = self._heads.get(key)
@@ -101,25 +94,23 @@ class ChangeQueue(KeyQueue[str, T]):
             self._added += len(values)
             return True
 
-    def retry(self, item: QueueItem[T], delay: float) -> None:
+    def retry(self, item: Item[str, T], delay: float) -> None:
         """Hand an item out again in `delay` seconds; its key stays held.
 
         With `keyed`, a newer value takes its place and its attempts.
         """
         with self._lock:
-            head = self._heads[item.key]
-            self._come_back(head)
-            head.attempts += 1
-            self._join(head, NO_EPOCH)
-            self._wait_until(head, _BACKING_OFF, self._now() + delay)
-            while self.keyed and head.behind:
-                newer = head.behind[0]
-                remaining = self._merge(head.value, newer.value, True)
+            self._come_back(item)
+            item.attempts += 1
+            self._join(item, NO_EPOCH)
+            self._wait_until(item, _BACKING_OFF, self._now() + delay)
+            while self.keyed and item.behind:
+                remaining = self._merge(item.value, item.behind[0].value, True)
                 if len(remaining) != 1:
                     return
                 self._merged += 1
-                self._replace(head, remaining[0])
-                self._vanish(head, newer)
+                self._replace(item, remaining[0])
+                self._vanish(item.behind.pop(0))
 
     def part(self) -> None:
         """Stop sharing the counter, as no other code will come.
@@ -135,19 +126,11 @@ class ChangeQueue(KeyQueue[str, T]):
         After `part`, those that will belong to it are among them, but for what backs off or rests.
         """
         with self._lock:
-            found = self._of_epoch(epoch)
-            if self._parted and epoch == self._epochs.counter.newest:
+            due = 0
+            if self._parted and epoch == self._epochs.newest:
                 self._look_at_later()
-                found += self._epochs.pending.get(NO_EPOCH, 0) - self._backing_off - self._resting
-            return found
-
-    def end_debounce(self) -> bool:
-        """End all rests: their values belong to the newest epoch. Returns whether there was one. O(n)."""
-        with self._lock:
-            self.debounce = 0.0
-            rested = self._resting > 0
-            self._end_rests()
-            return rested
+                due = self._pending.get(NO_EPOCH, 0) - sum(self._number.values())
+        return due + super().outstanding(epoch)
 
     def keep_resting(self) -> tuple[bool, int]:
         """End all rests, and drop all other waiting values but those of the same keys. O(n).
@@ -157,32 +140,23 @@ class ChangeQueue(KeyQueue[str, T]):
         """
         with self._lock:
             self.debounce = 0.0
-            keys = {item.key for item in self._rests()}
+            keys = {item.key for item in self._until(_RESTING)}
             if not keys:
                 return False, 0
-            dropped = 0
-            for key, head in tuple(self._heads.items()):
-                if key in keys:
-                    continue
-                dropping = list(head.behind or ())
-                if not (head.is_taken or head.attempts):
-                    dropping.insert(0, head)
-                dropped += len(dropping)
-                for item in reversed(dropping):
-                    self._vanish(head, item)
+            dropped = self._drop(but=keys, retries=False)
             self._end_rests()
             self._dropped += dropped
             return True, dropped
 
     # The methods below are called under the lock.
 
-    def _append(self, key: str, value: T, now: float, *, rests: bool) -> ChangeItem[T]:
+    def _append(self, key: str, value: T, now: float, *, rests: bool) -> Item[str, T]:
         head, weight = self._heads.get(key), self._weigh(value)
         behind_retry = head is not None and _is_retry(head)
-        epoch = NO_EPOCH if rests or behind_retry else self._epochs.counter.newest
-        item = ChangeItem(key, value, now, epoch, turn=next(self._order), weight=weight)
+        epoch = NO_EPOCH if rests or behind_retry else self._epochs.newest
+        item = Item(key, value, now, epoch, weight=weight)
         self._weight += weight
-        self._epochs.pending[epoch] += 1
+        self._pending[epoch] += 1
         before = head
         if head is None:
             self._heads[key] = item
@@ -195,18 +169,16 @@ class ChangeQueue(KeyQueue[str, T]):
             # Values of one key end their rests in their order.
             until = before.due if before is not None and before.state is _RESTING else None
             self._rest(item, now, not_before=until or 0.0)
-        elif head is None:
-            self._rows[0].push(item)
         else:
-            item.state = _BEHIND
+            self._rows[0].add(item, _WAITING if head is None else _BEHIND)
         return item
 
-    def _merge_into(self, head: ChangeItem[T], waiting: ChangeItem[T], value: T, now: float) -> bool:
+    def _merge_into(self, head: Item[str, T], waiting: Item[str, T], value: T, now: float) -> bool:
         """Merge a value with the last one of its key; returns False if it has to be appended."""
         # What was attempted keeps its value for the next attempt, unless the newest value is all that counts.
         if waiting.is_taken or (waiting.attempts and not self.keyed):
             return False
-        if self._epochs.of(waiting.epoch) != self._epochs.counter.newest:
+        if self._owner(waiting.epoch) not in (NO_EPOCH, self._epochs.newest):
             return False
         attempted = waiting.attempts > 0 or waiting.retry_state is not None
         remaining = self._merge(waiting.value, value, attempted)
@@ -219,109 +191,108 @@ class ChangeQueue(KeyQueue[str, T]):
                 self._rest_longer(waiting, now)
         else:
             self._merged += 2  # neither of the two is handed out
-            self._vanish(head, waiting)
+            if head.behind:
+                head.behind.pop()
+            else:
+                del self._heads[head.key]
+            self._vanish(waiting)
         return True
 
-    def _replace(self, item: QueueItem[T], value: T) -> None:
+    def _replace(self, item: Item[str, T], value: T) -> None:
         weight = self._weigh(value)
         self._weight += weight - item.weight
         item.value, item.weight = value, weight
 
-    def _vanish(self, head: ChangeItem[T], item: ChangeItem[T]) -> None:
-        """Remove an item that no worker has, and behind which there is none if it is the first."""
-        if item is head:
-            del self._heads[item.key]
-        elif head.behind and head.behind[-1] is item:
-            head.behind.pop()
-        elif head.behind:
-            head.behind.remove(item)
-        state = item.state
+    def _vanish(self, item: Item[str, T]) -> None:
+        """Let an item leave that no worker has."""
         if item.due is not None:
             self._end_delay(item)
-        self._leave(item)
-        if state is _WAITING:
+        if item.in_row:
+            self._rows[0].leave(item)
             del item.value  # its entry stays in the row for a while, and must not keep the value alive
-            self._rows[0].left()
+        self._leave(item)
 
     def _took(self, item: Item[str, T]) -> None:
         if item.epoch == NO_EPOCH:
-            self._join(self._heads[item.key], self._epochs.counter.newest)
-        elif self._epochs.adopted:
-            # From here on it stays with the code that has begun it.
-            self._epochs.move(item, self._epochs.of(item.epoch))
+            self._join(item, self._epochs.newest)
+        elif self._adopted:
+            self._move(item, self._owner(item.epoch))  # from here on it stays with the code that has begun it
 
-    def _join(self, head: ChangeItem[T], epoch: int) -> None:
+    def _join(self, head: Item[str, T], epoch: int) -> None:
         """Let the item that holds its key belong to an epoch, with the values that wait behind it."""
-        self._epochs.move(head, epoch)
+        self._move(head, epoch)
         for item in head.behind or ():
             # A value that rests gets its epoch when that ends.
             if item.state is not _RESTING:
-                self._epochs.move(item, epoch)
+                self._move(item, epoch)
 
     def _freed(self, item: Item[str, T]) -> bool:
-        head = self._heads.pop(item.key)
-        if not head.behind:
+        del self._heads[item.key]
+        if not item.behind:
             return False
-        following = self._heads[item.key] = head.behind.pop(0)
-        following.behind = head.behind
+        following = self._heads[item.key] = item.behind.pop(0)
+        following.behind, item.behind = item.behind, None
         if following.state is _BEHIND:
-            self._wait_for_turn(following, following.turn)
+            self._rows[0].free(following)
         return True
 
     def _came_due(self, item: Item[str, T], state: ItemState) -> None:
         head = self._heads[item.key]
-        if state is _RESTING:
-            item.turn = next(self._order)
-            if not _is_retry(head):
-                self._epochs.move(item, self._epochs.counter.newest)
-        if head is item:
-            self._wait_for_turn(item, item.turn)
-        else:
-            item.state = _BEHIND
+        if state is _BACKING_OFF:
+            self._rows[0].free(item)
+            return
+        self._rows[0].add(item, _WAITING if head is item else _BEHIND)
+        if not _is_retry(head):
+            self._move(item, self._epochs.newest)
 
     def _drop_all(self) -> int:
+        return self._drop(but=(), retries=True)
+
+    def _drop(self, *, but: Collection[str], retries: bool) -> int:
+        """Drop what waits, but for the values of some keys; returns the number."""
         dropped = 0
         for key, head in tuple(self._heads.items()):
-            items = list(head.behind or ())
-            head.behind = None
-            if not head.is_taken:
-                items.append(head)
-                del self._heads[key]
+            if key in but:
+                continue
+            items, head.behind = head.behind or [], None
+            if not head.is_taken and (retries or not head.attempts):
+                items.append(self._heads.pop(key))
             for item in items:
-                item.due = None
                 self._taken -= item.attempts > 0
-                self._leave(item)
+                self._vanish(item)
             dropped += len(items)
         return dropped
 
-    def _in_order(self) -> Iterator[PendingItem]:
-        # What is behind an item has its turn when that is done, and before all later turns.
-        freed: list[tuple[int, int, list[ChangeItem[T]]]] = []  # a heap: turn, and place among those behind
-
-        def free(behind: list[ChangeItem[T]] | None, at: int) -> None:
-            if behind and at < len(behind) and behind[at].state is _BEHIND:
-                heapq.heappush(freed, (behind[at].turn, at, behind))
-
-        for item in self._out.values():
-            yield self._as_pending(item, _RUNNING)
-            free(self._heads[item.key].behind, 0)
-        waiting = self._in_turns()
-        head = next(waiting, None)
-        while freed or head is not None:
-            if head is None or (freed and freed[0][0] < head.turn):
-                _, at, behind = heapq.heappop(freed)
-                yield self._as_pending(behind[at], _BEHIND)
-                free(behind, at + 1)
-            else:
-                yield self._as_pending(head, _WAITING)
-                free(self._heads[head.key].behind, 0)
-                head = next(waiting, None)
+    def _in_order(self) -> Iterator[Item[str, T]]:
+        yield from self._out.values()
+        # What was passed over comes before all others, one value of each key after the other.
+        line = deque[Iterator[Item[str, T]]]()
+        line.extend(chain((item,), self._behind(item, _is_passed)) for item in self._rows[0].passed())
+        line.extend(self._behind(item, _is_passed) for item in self._out.values())
+        while line:
+            if (item := next(line[0], None)) is not None:
+                yield item
+                line.append(line[0])
+            line.popleft()
+        for item in self._rows[0].line():
+            if self._heads[item.key].state is not _BACKING_OFF:
+                yield item
         for item in self._soonest():
-            yield self._as_pending(item, item.state)
+            yield item
             if item.state is _BACKING_OFF:
-                following = self._heads[item.key].behind or ()
-                for each in takewhile(lambda behind: behind.state is _BEHIND, following):
-                    yield self._as_pending(each, _BEHIND)
+                yield from self._behind(item, _is_behind)
+
+    def _behind(self, item: Item[str, T], which: Callable[[Item[str, Any]], bool]) -> Iterator[Item[str, T]]:
+        """The first values behind one that holds its key."""
+        return takewhile(which, self._heads[item.key].behind or ())
+
+
+def _is_behind(item: Item[str, Any]) -> bool:
+    return item.state is _BEHIND
+
+
+def _is_passed(item: Item[str, Any]) -> bool:
+    return item.state is _BEHIND and not item.in_row
 
 
 def _is_retry(head: Item[str, Any]) -> bool:

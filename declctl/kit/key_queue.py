@@ -17,15 +17,16 @@ import itertools
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from declctl.kit.clock import Clock
-from declctl.kit.pending import ItemState, PendingItem, QueueSnapshot, smallest_first
+from declctl.kit.pending import ItemState, smallest_first
 from declctl.kit.worker_budget import WorkerBudget
 
 K = TypeVar("K", bound=Hashable)
@@ -37,7 +38,8 @@ NO_EPOCH = -1  # of an item whose turn has not come: that of its worker's `take`
 _FEW = 64  # entries of items that are elsewhere by now, which are not worth a new row or heap
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every change.
 _RUNNING, _OVERDUE, _LEFT = ItemState.RUNNING, ItemState.OVERDUE, ItemState.LEFT
-_WAITING, _RESTING, _BACKING_OFF = ItemState.WAITING, ItemState.RESTING, ItemState.BACKING_OFF
+_WAITING, _RESTING = ItemState.WAITING, ItemState.RESTING
+_BACKING_OFF, _REQUEUED = ItemState.BACKING_OFF, ItemState.REQUEUED
 
 
 class Item(msgspec.Struct, Generic[K, T], eq=False):
@@ -45,13 +47,13 @@ class Item(msgspec.Struct, Generic[K, T], eq=False):
 
     key: K
     value: T  # what a worker receives
-    added_at: float  # monotonic seconds
+    added_at: float  # monotonic seconds; of a key, also when its time has come, and when it was taken
     # The code that has to process it: that of the epoch in which it was added, its rest ended, or it was
     # taken again after a failure; NO_EPOCH before.
     epoch: int = NO_EPOCH
     state: ItemState = _WAITING
     priority: int = 0  # the number of its row
-    turn: int = 0  # its place in the row: smaller ones go first
+    in_row: bool = False  # its turn has not come
     weight: int = 0  # in the unit of the queue's `weigh`
     attempts: int = 0  # calls of `retry`
     due: float | None = None  # monotonic seconds of the end of its rest, back-off or delay; else None
@@ -59,6 +61,9 @@ class Item(msgspec.Struct, Generic[K, T], eq=False):
     latest: float = 0.0  # of a rest: `due` is never later
     budget: WorkerBudget | None = None  # whose permit it holds
     retry_state: Any = None  # for the worker, which stores here what the next attempt needs
+    # Of the first item of a key in a queue of changes: the others, in their order. The last ones may rest.
+    behind: "list[Item[K, T]] | None" = None
+    again: bool = False  # of a listed copy: its key was added since a worker has it, and comes once more
 
     def __repr__(self) -> str:
         return f"<Item {self.key} of epoch {self.epoch}, {self.state}, {self.attempts} attempts>"
@@ -87,6 +92,7 @@ class QueueFigures(msgspec.Struct, frozen=True):
     waiting: int  # now, neither running nor in back-off
     running: int  # taken and not done, now
     backing_off: int  # now
+    requeued: int  # now: what calls have asked for
     weight: int  # of all pending values, now
 
 
@@ -105,115 +111,75 @@ class EpochCounter:
         return old
 
 
-class Epochs:
-    """Counts the pending items of each epoch, and maps each epoch to the one that took over its backlog.
-
-    The owner calls it under a lock, and itself counts in `pending` the items that it adds.
-    """
-
-    __slots__ = ("adopted", "counter", "pending")
-
-    def __init__(self, epochs: EpochCounter | None = None) -> None:
-        self.counter = EpochCounter() if epochs is None else epochs
-        self.pending = defaultdict[int, int](int)  # by epoch: items that have not left; never 0
-        self.adopted: dict[int, int] = {}  # by epoch: the one that took over its backlog
-
-    def hand_over(self, old: int) -> None:
-        """Let the newest epoch take over the backlog of another one."""
-        newest = self.counter.newest
-        if old == newest:
-            return
-        self.adopted[old] = newest
-        # Epochs without pending items are removed: no item belongs to them.
-        self.adopted = {epoch: self.of(epoch) for epoch in self.adopted if epoch in self.pending}
-
-    def of(self, epoch: int) -> int:
-        """The epoch to which the backlog of an epoch belongs now."""
-        if epoch == NO_EPOCH:
-            return self.counter.newest
-        adopted = self.adopted
-        while epoch in adopted:
-            epoch = adopted[epoch]
-        return epoch
-
-    def leave(self, epoch: int) -> None:
-        """Count that an item of an epoch has left."""
-        left = self.pending[epoch] - 1
-        if left:
-            self.pending[epoch] = left
-        else:
-            del self.pending[epoch]
-
-    def move(self, item: Item[Any, Any], epoch: int) -> None:
-        """Let an item belong to another epoch."""
-        if item.epoch != epoch:
-            self.pending[epoch] += 1
-            self.leave(item.epoch)
-            item.epoch = epoch
-
-
 class _Turns(Generic[K, T]):
-    """Items that may be taken now, by their turns.
+    """Items in the order of their turns.
 
-    Most items come in the order of their turns, and need no heap. Some come later, as their key was held.
-    The entry of an item counts while it waits, in the row of its priority.
+    An item has its place in it also while an earlier value of its key is not done. If its turn comes
+    meanwhile it is passed over, and goes before all others when its key is free. So does what is to be
+    retried.
     """
 
-    __slots__ = ("_entries", "_late", "_priority", "waiting")
+    __slots__ = ("_left", "_line", "_passed", "_priority", "waiting")
 
     def __init__(self, priority: int) -> None:
         self._priority = priority
-        self._entries: deque[Item[K, T]] = deque()
-        self._late: list[tuple[int, Item[K, T]]] = []  # a heap, by turns
-        self.waiting = 0  # entries that count
+        self._line: deque[Item[K, T]] = deque()
+        self._passed: deque[Item[K, T]] = deque()  # whose turns had come before
+        self._left = 0  # entries of items that have left before their turns
+        self.waiting = 0  # items that may be taken
 
-    def push(self, item: Item[K, T]) -> None:
-        """Add an item at its turn."""
+    def add(self, item: Item[K, T], state: ItemState = _WAITING) -> None:
+        """Add an item at the end."""
+        item.state, item.in_row = state, True
+        self._line.append(item)
+        if state is _WAITING:
+            self.waiting += 1
+
+    def free(self, item: Item[K, T]) -> None:
+        """Let an item be taken that was added before: at its turn, or first if that has come."""
+        item.state = _WAITING
         self.waiting += 1
-        if self._entries and item.turn < self._entries[-1].turn:
-            heapq.heappush(self._late, (item.turn, item))
-        else:
-            self._entries.append(item)
+        if not item.in_row:
+            item.in_row = True
+            self._passed.append(item)
 
     def pop(self) -> Item[K, T]:
         """Remove and return the item whose turn it is; raises IndexError if there is none."""
         while True:
-            if self._late and (not self._entries or self._late[0][0] < self._entries[0].turn):
-                item = heapq.heappop(self._late)[1]
-            else:
-                item = self._entries.popleft()
-            if item.state is _WAITING and item.priority == self._priority:
+            item = (self._passed or self._line).popleft()
+            if not (item.in_row and item.priority == self._priority):  # as `_counts`, without a call
+                self._left -= 1
+                continue
+            item.in_row = False
+            if item.state is _WAITING:
                 self.waiting -= 1
                 return item
 
-    def left(self) -> None:
-        """Note that an item has left the row before its turn, by its state or its priority."""
-        self.waiting -= 1
-        if self.size > 2 * self.waiting + _FEW:
-            self._entries = deque(item for item in self._entries if self._counts(item))
-            self._late = [entry for entry in self._late if self._counts(entry[1])]
-            heapq.heapify(self._late)
+    def leave(self, item: Item[K, T]) -> None:
+        """Remove an item before its turn."""
+        item.in_row = False
+        self.waiting -= item.state is _WAITING
+        self._left += 1
+        if self._left > _FEW and 2 * self._left > self.size:
+            self._line = deque(filter(self._counts, self._line))
+            self._passed = deque(filter(self._counts, self._passed))
+            self._left = 0
 
-    def in_order(self) -> Iterator[Item[K, T]]:
-        """The items by their turns. The row must not change meanwhile."""
-        late = (item for _, item in smallest_first(self._late))
-        return filter(self._counts, heapq.merge(self._entries, late, key=_turn))
+    def passed(self) -> Iterator[Item[K, T]]:
+        """The items whose turns had come before. The row must not change meanwhile."""
+        return filter(self._counts, self._passed)
+
+    def line(self) -> Iterator[Item[K, T]]:
+        """The others, by their turns. The row must not change meanwhile."""
+        return filter(self._counts, self._line)
 
     @property
     def size(self) -> int:
-        """The number of entries, with those that do not count."""
-        return len(self._entries) + len(self._late)
+        """The number of entries, with those of items that have left."""
+        return len(self._line) + len(self._passed)
 
     def _counts(self, item: Item[K, T]) -> bool:
-        return item.state is _WAITING and item.priority == self._priority
-
-
-def _turn(item: Item[Any, Any]) -> int:
-    return item.turn
-
-
-def _nothing() -> None:
-    """The `wake` of a queue without a budget."""
+        return item.in_row and item.priority == self._priority
 
 
 class KeyQueue(ABC, Generic[K, T]):
@@ -238,26 +204,29 @@ class KeyQueue(ABC, Generic[K, T]):
         self.max_running = sys.maxsize if max_running is None else max_running
         self.debounce = 0.0  # seconds; 0 ends all rests
         self.budget: WorkerBudget | None = None
-        self._wake: Callable[[], None] = _nothing  # of the workers, when it is their turn in the budget
+        self._wake: Callable[[], None] = lambda: None  # of the workers, when it is their turn in the budget
         self._now = clock.monotonic
         self._lock = threading.Lock()
-        self._order = itertools.count(1)  # of turns, and of items that are due at the same time
+        self._order = itertools.count(1)  # of items that are due at the same time
         self._rows: tuple[_Turns[K, T], _Turns[K, T]] = (_Turns(0), _Turns(1))
         self._in_a_row = 0  # items of the first row that were handed out since the last one of the second
         # A heap of what rests, backs off or was asked for. A rest that was extended is in it with an earlier
         # time, and an item whose `due` has ended early is in it for a while.
         self._later: list[tuple[float, int, Item[K, T]]] = []
         self._ended = 0  # entries of `_later` that stand for nothing
-        self._epochs = Epochs(epochs)
+        self._epochs = EpochCounter() if epochs is None else epochs
+        self._pending = defaultdict[int, int](int)  # by epoch: items that have not left; never 0
+        self._adopted: dict[int, int] = {}  # by epoch: the one that took over its backlog
         self._added = self._taken = self._merged = self._dropped = self._weight = 0
         self._out: dict[K, Item[K, T]] = {}  # by key: what workers have, the longest first
-        self._running = self._resting = self._backing_off = 0  # items, now; without those that are overdue
+        self._running = 0  # items, now; without those that are overdue
+        self._number: dict[ItemState, int] = {_RESTING: 0, _BACKING_OFF: 0, _REQUEUED: 0}  # items, by state
 
     # What the two kinds of queues do differently. Called under the lock.
 
     @abstractmethod
     def _took(self, item: Item[K, T]) -> None:
-        """An item is handed out: hold its key."""
+        """An item is handed out: let it belong to the newest epoch, if it belongs to none."""
 
     @abstractmethod
     def _freed(self, item: Item[K, T]) -> bool:
@@ -272,7 +241,7 @@ class KeyQueue(ABC, Generic[K, T]):
         """Drop all items but those that workers have; returns how many count as dropped."""
 
     @abstractmethod
-    def _in_order(self) -> Iterator[PendingItem]:
+    def _in_order(self) -> Iterator[Item[K, T]]:
         """All items at their turns, as if nothing further came and each call took the same time."""
 
     # Workers
@@ -280,20 +249,16 @@ class KeyQueue(ABC, Generic[K, T]):
     def take(self) -> Item[K, T] | None:
         """Take the next item, and hold its key; None if no item may be taken now."""
         with self._lock:
-            budget = self.budget
-            if self._running >= self.max_running:
-                if budget is not None:
-                    budget.leave(self)
-                return None
-            if self._later:
+            budget, is_free = self.budget, self._running < self.max_running
+            if is_free and self._later:
                 self._look_at_later()
             if budget is not None:
-                if not self._has_turn():
+                if not (is_free and self._has_turn()):
                     budget.leave(self)
                     return None
                 if not budget.acquire(self, self._wake):
                     return None
-            item = self._next()
+            item = self._next() if is_free else None
             if item is None:
                 if budget is not None:
                     budget.release()
@@ -310,7 +275,8 @@ class KeyQueue(ABC, Generic[K, T]):
         """Note that an item was processed, and free its key; returns whether the key waits again."""
         with self._lock:
             self._come_back(item)
-            return self._end(item)
+            self._leave(item)
+            return self._freed(item)
 
     def drop(self, item: Item[K, T]) -> bool:
         """As `done`, for an item that was not processed: it counts as dropped, and not as taken."""
@@ -330,7 +296,7 @@ class KeyQueue(ABC, Generic[K, T]):
     def hurry(self, chosen: Callable[[Item[K, T]], bool]) -> bool:
         """End the back-off of the `chosen` items; returns whether there was one. O(n)."""
         with self._lock:
-            ended = [e[2] for e in self._later if _stands(e) and e[2].state is _BACKING_OFF and chosen(e[2])]
+            ended = [item for item in self._until(_BACKING_OFF) if chosen(item)]
             for item in ended:
                 self._come_now(item)
             return bool(ended)
@@ -366,36 +332,41 @@ class KeyQueue(ABC, Generic[K, T]):
     @property
     def epoch(self) -> int:
         """The newest epoch."""
-        return self._epochs.counter.newest
+        return self._epochs.newest
 
     def part(self) -> None:
         """Stop sharing the counter: further cuts of the other queues do not concern this one."""
         with self._lock:
-            self._epochs.counter = EpochCounter(self._epochs.counter.newest)
+            self._epochs = EpochCounter(self._epochs.newest)
 
     def cut(self) -> int:
         """Begin a new epoch for all queues that share the counter; returns the old one. Never fails."""
-        return self._epochs.counter.cut()
+        return self._epochs.cut()
 
     def hand_over(self, old: int) -> None:
         """Let the waiting items of epoch `old` belong to the newest epoch."""
-        with self._lock:
-            self._epochs.hand_over(old)
-
-    def epoch_of(self, item: Item[K, T]) -> int:
-        """The epoch whose code has to process an item, after hand-overs."""
-        return self._epochs.of(item.epoch)
+        newest = self._epochs.newest
+        if old != newest:
+            with self._lock:
+                owners = {**self._adopted, old: newest}.items()
+                # No item belongs to an epoch of which nothing is pending: it is forgotten.
+                self._adopted = {e: newest if to == old else to for e, to in owners if e in self._pending}
 
     def outstanding(self, epoch: int) -> int:
         """How many items the code of an epoch has to process, or has begun."""
         with self._lock:
-            return self._of_epoch(epoch)
+            if not self._adopted:
+                return self._pending.get(epoch, 0)
+            found = sum(number for each, number in self._pending.items() if self._owner(each) == epoch)
+            for item in self._out.values():  # what runs stays with the code that has begun it
+                found += (item.epoch == epoch) - (self._owner(item.epoch) == epoch)
+            return found
 
     @property
     def remembered_epochs(self) -> frozenset[int]:
         """The epochs with pending items, and those whose backlog was handed over."""
         with self._lock:
-            return frozenset((*self._epochs.pending, *self._epochs.adopted))
+            return frozenset((*self._pending, *self._adopted))
 
     # The end, and figures
 
@@ -405,7 +376,7 @@ class KeyQueue(ABC, Generic[K, T]):
             dropped = self._drop_all()
             self._rows, self._in_a_row = (_Turns(0), _Turns(1)), 0
             self._later.clear()
-            self._ended = self._resting = self._backing_off = 0
+            self._ended, self._number = 0, dict.fromkeys(self._number, 0)
             self._dropped += dropped
             if self.budget is not None:
                 self.budget.leave(self)
@@ -413,9 +384,9 @@ class KeyQueue(ABC, Generic[K, T]):
 
     @property
     def idle(self) -> bool:
-        """Whether no item waits, rests, runs or backs off."""
+        """Whether no item waits, rests, runs or backs off. What a call has asked for does not count."""
         with self._lock:
-            return not self._epochs.pending
+            return sum(self._pending.values()) == self._number[_REQUEUED]
 
     @property
     def turns(self) -> int:
@@ -427,60 +398,41 @@ class KeyQueue(ABC, Generic[K, T]):
         with self._lock:
             return self._figures()
 
-    def snapshot(self, most: int) -> QueueSnapshot:
-        """The numbers of this moment, and the next `most` items in the order of their turns.
+    def snapshot(self, most: int) -> tuple[QueueFigures, Sequence[Item[K, T]]]:
+        """The figures of this moment, and copies of the next `most` items in the order of their turns.
 
         The items that run come first. The lock is held for a time that depends on `most`, and not on the
         number of items.
         """
         with self._lock:
             self._look_at_later()
-            figures, items = self._figures(), list(islice(self._in_order(), most))
-            return QueueSnapshot(figures.waiting, figures.running, self._delayed(), items)
+            return self._figures(), [self._listed(item) for item in islice(self._in_order(), most)]
 
     # The methods below are called under the lock.
 
     def _figures(self) -> QueueFigures:
-        running, pending = len(self._out), sum(self._epochs.pending.values())
+        running, pending = len(self._out), sum(self._pending.values())
         return QueueFigures(
             added=self._added,
             taken=self._taken,
             merged=self._merged,
             dropped=self._dropped,
-            waiting=pending - running - self._backing_off,
+            waiting=pending - running - self._number[_BACKING_OFF] - self._number[_REQUEUED],
             running=running,
-            backing_off=self._backing_off,
+            backing_off=self._number[_BACKING_OFF],
+            requeued=self._number[_REQUEUED],
             weight=self._weight,
         )
 
-    def _of_epoch(self, epoch: int) -> int:
-        running = Counter(item.epoch for item in self._out.values())
-        found = running[epoch]
-        for each, number in self._epochs.pending.items():
-            if each != NO_EPOCH and self._epochs.of(each) == epoch:
-                found += number - running[each]  # what runs stays with the code that has begun it
-        return found
+    def _listed(self, item: Item[K, T]) -> Item[K, T]:
+        """A copy of an item, of the epoch whose code processes it by now."""
+        if item.is_taken:
+            return replace(item, state=_RUNNING)
+        return replace(item, epoch=self._owner(item.epoch))
 
-    def _as_pending(self, item: Item[K, T], state: ItemState, *, again: bool = False) -> PendingItem:
-        """A copy of an item for a listing."""
-        # What has no epoch is processed by the code that runs when its turn comes.
-        epoch = None if item.epoch == NO_EPOCH else self._epochs.of(item.epoch)
-        return PendingItem(
-            item.key,
-            state,
-            item.added_at,
-            item.due,
-            item.attempts,
-            item.retry_state,
-            item.value,
-            epoch,
-            item.priority,
-            again,
-        )
-
-    def _delayed(self) -> int:
-        """The number of items that come at a time of their own, without those that rest."""
-        return self._backing_off
+    def _owner(self, epoch: int) -> int:
+        """The epoch to which the backlog of an epoch belongs now."""
+        return self._adopted.get(epoch, epoch)
 
     def _has_turn(self) -> bool:
         """Whether a worker may find an item now."""
@@ -488,16 +440,10 @@ class KeyQueue(ABC, Generic[K, T]):
 
     def _seconds_to_turn(self) -> float | None:
         first, second = self._rows
-        if first.waiting or second.waiting or (self._resting and not self.debounce):
+        if first.waiting or second.waiting or (self._number[_RESTING] and not self.debounce):
             return 0.0 if self.budget is None else self.budget.wait(self)
-        return self._seconds_to_later()
-
-    def _seconds_to_later(self) -> float | None:
-        """Seconds until something may be due; None if nothing will be."""
-        while self._later and not _stands(self._later[0]):
-            heapq.heappop(self._later)
-            self._ended -= 1
-        return max(0.0, self._later[0][0] - self._now()) if self._later else None
+        later = self._first_later()
+        return None if later is None or later.due is None else max(0.0, later.due - self._now())
 
     def _next(self) -> Item[K, T] | None:
         first, second = self._rows
@@ -510,8 +456,11 @@ class KeyQueue(ABC, Generic[K, T]):
         return first.pop()
 
     def _in_turns(self) -> Iterator[Item[K, T]]:
-        """What waits, in the order in which `_next` would hand it out if nothing further came."""
-        rows = [row.in_order() for row in self._rows]
+        """What waits, in the order in which `_next` would hand it out if nothing further came.
+
+        For a queue in which no item is passed over.
+        """
+        rows = [row.line() for row in self._rows]
         first, second = (next(row, None) for row in rows)
         in_a_row = self._in_a_row
         while first is not None or second is not None:
@@ -524,74 +473,73 @@ class KeyQueue(ABC, Generic[K, T]):
                 yield first
                 first = next(rows[0], None)
 
-    def _wait_for_turn(self, item: Item[K, T], turn: int = 0) -> None:
-        """Let an item wait in its row; by default at the end of it."""
-        item.state, item.turn = _WAITING, turn or next(self._order)
-        self._rows[item.priority].push(item)
-
     def _come_back(self, item: Item[K, T]) -> None:
         """An item comes back from its worker."""
         _return_permit(item)
         del self._out[item.key]
         self._running -= item.state is _RUNNING
 
-    def _end(self, item: Item[K, T]) -> bool:
-        """An item that has come back leaves the queue, and frees its key."""
-        self._leave(item)
-        return self._freed(item)
-
     def _leave(self, item: Item[K, T]) -> None:
         """An item leaves the queue."""
         item.state = _LEFT
         self._weight -= item.weight
-        self._epochs.leave(item.epoch)
+        self._leave_epoch(item.epoch)
+
+    def _leave_epoch(self, epoch: int) -> None:
+        if left := self._pending[epoch] - 1:
+            self._pending[epoch] = left
+        else:
+            del self._pending[epoch]
+
+    def _move(self, item: Item[K, T], epoch: int) -> None:
+        """Let an item belong to another epoch."""
+        if item.epoch != epoch:
+            self._pending[epoch] += 1
+            self._leave_epoch(item.epoch)
+            item.epoch = epoch
 
     def _wait_until(self, item: Item[K, T], state: ItemState, due: float) -> None:
         """Let an item come at a time of its own."""
         item.state, item.due, item.entry = state, due, next(self._order)
         heapq.heappush(self._later, (due, item.entry, item))
-        if state is _RESTING:
-            self._resting += 1
-        elif state is _BACKING_OFF:
-            self._backing_off += 1
-
-    def _without_delay(self, item: Item[K, T]) -> ItemState:
-        """End the time for which an item waits; returns the state that it had. Its entry is still there."""
-        item.due, state = None, item.state
-        if state is _RESTING:
-            self._resting -= 1
-        elif state is _BACKING_OFF:
-            self._backing_off -= 1
-        return state
+        self._number[state] += 1
 
     def _end_delay(self, item: Item[K, T]) -> ItemState:
-        """As `_without_delay`, before the time has come."""
+        """End the time for which an item waits; returns the state that it had. Its entry is still there."""
+        item.due = None
+        self._number[item.state] -= 1
         self._ended += 1
         if self._ended > _FEW and 2 * self._ended > len(self._later):
-            self._later[:] = [each for each in self._later if _stands(each) and each[2] is not item]
+            self._later = list(filter(_stands, self._later))
             heapq.heapify(self._later)
             self._ended = 0
-        return self._without_delay(item)
+        return item.state
 
     def _come_now(self, item: Item[K, T]) -> None:
         """End the delay of an item, and let it wait."""
         self._came_due(item, self._end_delay(item))
 
+    def _first_later(self) -> Item[K, T] | None:
+        """The item that is due first; None if none is due later."""
+        while self._later:
+            at, entry, item = self._later[0]
+            if not _stands(self._later[0]):
+                heapq.heappop(self._later)
+                self._ended -= 1
+            elif item.due is not None and item.due > at:  # a rest that was extended
+                heapq.heapreplace(self._later, (item.due, entry, item))
+            else:
+                return item
+        return None
+
     def _look_at_later(self) -> None:
         """Let all items come whose time has come."""
-        if self._resting and not self.debounce:
+        if self._number[_RESTING] and not self.debounce:
             self._end_rests()
-        later = self._later
-        if not later or later[0][0] > (now := self._now()):
+        if not self._later or self._later[0][0] > (now := self._now()):
             return
-        while later and later[0][0] <= now:
-            _, entry, item = heapq.heappop(later)
-            if item.due is None or item.entry != entry:
-                self._ended -= 1
-            elif item.due > now:
-                heapq.heappush(later, (item.due, item.entry, item))
-            else:
-                self._came_due(item, self._without_delay(item))
+        while (item := self._first_later()) is not None and item.due is not None and item.due <= now:
+            self._come_now(item)
 
     def _rest(self, item: Item[K, T], now: float, *, not_before: float = 0.0) -> None:
         """Let a new item rest; at least until `not_before`."""
@@ -603,13 +551,13 @@ class KeyQueue(ABC, Generic[K, T]):
         assert item.due is not None
         item.due = max(item.due, min(now + self.debounce, item.latest))
 
-    def _rests(self) -> list[Item[K, T]]:
-        """What rests, in the order of the ends. O(n)."""
-        resting = [e[2] for e in self._later if _stands(e) and e[2].state is _RESTING]
-        return sorted(resting, key=lambda item: (item.due or 0.0, item.entry))
+    def _until(self, state: ItemState) -> list[Item[K, T]]:
+        """What rests or backs off, in the order of the ends. O(n)."""
+        found = [e[2] for e in self._later if _stands(e) and e[2].state is state]
+        return sorted(found, key=lambda item: (item.due or 0.0, item.entry))
 
     def _end_rests(self) -> None:
-        for item in self._rests():
+        for item in self._until(_RESTING):
             self._come_now(item)
 
     def _soonest(self) -> Iterator[Item[K, T]]:

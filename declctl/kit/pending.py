@@ -1,9 +1,9 @@
-"""What waits in a queue, as a bounded copy: the states of its items, and its next items in their order."""
+"""What waits in a queue: the states of its items, and a heap in its order."""
 
 import heapq
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 E = TypeVar("E", bound=tuple[Any, ...])
 
@@ -20,30 +20,6 @@ class ItemState(StrEnum):
     BACKING_OFF = "BackingOff"  # for its retry
     REQUEUED = "Requeued"  # for the time that its last call has asked for
     RESTING = "Resting"  # for newer values of its key: the debounce
-
-
-class PendingItem(NamedTuple):
-    """A copy of one item. Times are monotonic, in seconds."""
-
-    key: Any  # text, but for a work queue of other keys
-    state: ItemState
-    since: float | None  # it was added, or its worker has taken it; None if that is not known
-    due: float | None = None  # the end of its back-off, its rest or its delay; None if it waits for none
-    retries: int = 0  # attempts after which it was to come again
-    retry_state: Any = None  # that of the worker
-    value: Any = None  # what is handed out
-    epoch: int | None = None  # that will process it; None if that is not decided yet
-    priority: int = 0  # the number of its row
-    again: bool = False  # its key was added again since a worker has it, and comes once more
-
-
-class QueueSnapshot(NamedTuple):
-    """The numbers of a queue at one moment, and its next items in the order of their turns."""
-
-    waiting: int  # neither running nor delayed
-    running: int
-    delayed: int  # backing off, or due at a time of their own
-    items: Sequence[PendingItem]
 
 
 def smallest_first(heap: Sequence[E]) -> Iterator[E]:

@@ -3,8 +3,7 @@
 A key may name anything. A work queue does not deliver changes in their order; `ChangeQueue` of `kit` does.
 """
 
-from declctl.workqueue.delay import DelayingQueue, RateLimitingQueue
-from declctl.workqueue.queue import QueueEmpty, QueueShutDown, WorkQueue
+from declctl.workqueue.queue import QueueEmpty, QueueShutDown, RateLimitingQueue, WorkQueue
 from declctl.workqueue.rate_limit import (
     Backoff,
     BucketRateLimiter,
@@ -34,7 +33,6 @@ __all__ = [
     "Admission",
     "Backoff",
     "BucketRateLimiter",
-    "DelayingQueue",
     "Gate",
     "ItemExponentialFailureRateLimiter",
     "ItemFastSlowRateLimiter",

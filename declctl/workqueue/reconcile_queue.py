@@ -1,28 +1,28 @@
 """The queue of keys: each key waits once, however much leads to it, together with why it is due.
 
-It is the core of client-go's work queues (`queue`, `delay`), and the queue of a reconciler.
+It is the queue of a reconciler. Client-go's work queues (`queue`) are built of it.
 """
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import Enum, IntEnum, auto
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from declctl.kit import Clock
 from declctl.kit.histogram import Histogram
-from declctl.kit.key_queue import EpochCounter, Item, KeyQueue, QueueFigures
-from declctl.kit.pending import ItemState, PendingItem
+from declctl.kit.key_queue import NO_EPOCH, EpochCounter, Item, KeyQueue, QueueFigures
+from declctl.kit.pending import ItemState
 from declctl.objects import Cause
 
 K = TypeVar("K", bound=Hashable)
 
 DURATION_BOUNDS = tuple(10.0**power for power in range(-8, 4))  # seconds; client-go's buckets
 MOST_CAUSES = 16  # that are kept for one key, and as many of its other reasons; further ones are left out
-_RUNNING, _WAITING, _BEHIND = ItemState.RUNNING, ItemState.WAITING, ItemState.BEHIND
+_WAITING, _BEHIND = ItemState.WAITING, ItemState.BEHIND
 _RESTING, _BACKING_OFF, _REQUEUED = ItemState.RESTING, ItemState.BACKING_OFF, ItemState.REQUEUED
 _AWAITS_CACHE = ItemState.AWAITS_CACHE
 
@@ -127,14 +127,6 @@ class Gate(Protocol[K]):
         ...
 
 
-class _Key(msgspec.Struct, Generic[K]):
-    """What is known of one key, beside what a worker has of it (`KeyQueue._out`)."""
-
-    waiting: Item[K, Reasons] | None = None  # in its row, held by the gate, or behind what runs
-    resting: Item[K, Reasons] | None = None  # the debounce
-    delayed: Item[K, Reasons] | None = None  # it backs off, or was asked for
-
-
 class ReconcileQueue(KeyQueue[K, Reasons]):
     """Keys that wait for a reconciler, each once. From any thread; no method waits.
 
@@ -144,8 +136,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
     - A failed key comes when its delay has passed, or when it is added. Either call has its attempts and the
       reasons of both.
     - A call ends the delay of its key, as in controller-runtime's priority queue: an earlier retry is made
-      with it, and an earlier `requeue` is outdated. Its own result decides when the key comes again. Without
-      `ends_delays` a key comes at both times, as in client-go's queues.
+      with it, and an earlier `requeue` is outdated. Its own result decides when the key comes again.
     - With `debounce`, a key that is added rests first. A retry and a `requeue` do not.
     - A waiting key belongs to no epoch: the code that takes it reconciles it.
     - With `limiter`, a failed key waits at least for the seconds that it returns.
@@ -159,15 +150,16 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         epochs: EpochCounter | None = None,
         gate: Gate[K] | None = None,
         limiter: Callable[[K], float] | None = None,
-        ends_delays: bool = True,
     ) -> None:
         super().__init__(clock=clock, epochs=epochs)
         self._gate = gate
         self._limiter = limiter
-        self._ends_delays = ends_delays
-        self._keys: dict[K, _Key[K]] = {}
+        # By key, beside `_out`: what is in its row, held by the gate, or behind what a worker has;
+        # what rests; what backs off or was asked for.
+        self._waiting: dict[K, Item[K, Reasons]] = {}
+        self._resting: dict[K, Item[K, Reasons]] = {}
+        self._delayed: dict[K, Item[K, Reasons]] = {}
         self._closed = False
-        self._requeued = 0  # keys that were asked for, and are not due
         self._adds = self._retries = 0  # as client-go counts them
         self._waited, self._worked = Histogram(DURATION_BOUNDS), Histogram(DURATION_BOUNDS)
 
@@ -187,33 +179,41 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             if self._closed:
                 return False
             self._added += 1
-            now, known = self._now(), self._keys.get(key)
-            if known is None:
-                known = self._keys[key] = _Key()
-            item = Item(key, reasons, now, priority=priority)
+            item = self._new(key, reasons, priority)
             if not (rests and self.debounce):
-                return self._add(known, item)
-            if (resting := known.resting) is None:
-                known.resting = item
-                self._epochs.pending[item.epoch] += 1
-                self._rest(item, now)
+                return self._let_wait(item)
+            if (resting := self._resting.get(key)) is None:
+                self._resting[key] = item
+                self._rest(item, item.added_at)
                 return True
-            self._rest_longer(resting, now)
+            self._rest_longer(resting, item.added_at)
             self._merge(resting, item)
             return False
 
     def add_after(self, key: K, seconds: float, reasons: Reasons, priority: Priority = Priority.LIVE) -> None:
         """Add a key in `seconds`, at once for 0 or less. No effect after `clear`.
 
-        Of several delays the shortest counts, and of their priorities the highest. Raises ValueError for NaN:
-        a key with it would never be due, and would keep the others waiting.
+        Of several delays the shortest counts, and of their priorities the highest. A key that backs off still
+        does, for that time. Raises ValueError for NaN: a key with it would never be due, and would keep the
+        others waiting.
         """
         if math.isnan(seconds):
             raise ValueError("a delay takes a number of seconds, not nan")
+        if seconds <= 0:
+            self.add(key, reasons, priority, rests=False)
+            return
         with self._lock:
-            if not self._closed:
-                known = self._keys.setdefault(key, _Key())
-                self._delay(known, Item(key, reasons, self._now(), priority=priority), _REQUEUED, seconds)
+            if self._closed:
+                return
+            item, delayed = self._new(key, reasons, priority), self._delayed.get(key)
+            due = item.added_at + seconds
+            if delayed is None:
+                self._delayed[key] = item
+                self._wait_until(item, _REQUEUED, due)
+                return
+            self._merge(delayed, item)
+            if delayed.due is None or due < delayed.due:
+                self._wait_until(delayed, self._end_delay(delayed), due)
 
     def requeue(self, item: Item[K, Reasons], seconds: float, cause: Cause) -> None:
         """Let a key that was reconciled come again in `seconds`; before `done`."""
@@ -221,115 +221,39 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         # behind all keys of a first sync.
         self.add_after(item.key, seconds, Reasons({cause: None}), Priority(item.priority))
 
-    def fail(self, key: K, seconds: float) -> None:
-        """Let a failed key come again in `seconds`, or with the next reason for it. No effect after `clear`.
-
-        Its worker has it until `done`. A key that no worker has comes without a reason.
-        """
-        with self._lock:
-            self._retries += 1
-            item = self._out.get(key)
-            if self._closed:
-                return
-            known = self._keys.setdefault(key, _Key())
-            again = Item(key, Reasons({}), self._now(), attempts=1)
-            if item is not None:
-                value = item.value
-                # The versions were read by the call that has failed.
-                again.value = Reasons(value.causes, None, value.changed_at, value.events)
-                again.priority, again.added_at = item.priority, item.added_at
-                again.attempts, again.retry_state = item.attempts + 1, item.retry_state
-            if (waiting := known.waiting) is not None:
-                _carry(again, waiting)
-                if waiting.state is _BEHIND:
-                    waiting.priority = min(waiting.priority, again.priority)
-                if self._ends_delays:
-                    return
-            self._delay(known, again, _BACKING_OFF, seconds)
-
     def retry(self, item: Item[K, Reasons], delay: float) -> None:
         """Let a failed key come again in `delay` seconds, or with the next reason for it.
 
         It comes later if the `limiter` of all failed keys asks for it.
         """
-        self.fail(item.key, delay if self._limiter is None else max(delay, self._limiter(item.key)))
-        self.done(item)
-
-    def finish(self, key: K) -> None:
-        """As `done`, for what a worker has of a key. No effect if no worker has it."""
+        if self._limiter is not None:
+            delay = max(delay, self._limiter(item.key))
         with self._lock:
-            if (item := self._out.get(key)) is not None:
-                self._come_back(item)
-                self._end(item)
+            self._retries += 1
+            self._come_back(item)
+            item.attempts += 1
+            # The versions were read by the call that has failed.
+            value = item.value
+            item.value = Reasons(value.causes, None, value.changed_at, value.events)
+            self._undelay(item.key)  # this call has asked for it, and then failed
+            if (waiting := self._waiting.get(item.key)) is not None:
+                _carry(item, waiting)
+            if waiting is not None or self._closed:
+                self._leave(item)
+            else:
+                self._delayed[item.key] = item
+                self._move(item, NO_EPOCH)
+                self._wait_until(item, _BACKING_OFF, self._now() + delay)
+            self._freed(item)
 
-    def let_due_come(self) -> None:
-        """Let the keys wait whose time has come. `take` does it, too."""
+    def end_delay(self, key: K, *, comes: bool = True) -> bool:
+        """Let a delayed key come now, or not at all; returns whether it was delayed."""
         with self._lock:
-            self._look_at_later()
-
-    def end_delay(self, key: K) -> bool:
-        """Let a delayed key come now; returns whether it was delayed."""
-        with self._lock:
-            known = self._keys.get(key)
-            if known is None or known.delayed is None:
-                return False
-            self._come_now(known.delayed)
-            return True
-
-    def cancel_delay(self, key: K) -> bool:
-        """Forget the delay of a key, which does not come because of it; returns whether it was delayed."""
-        with self._lock:
-            known = self._keys.get(key)
-            if known is None or known.delayed is None:
-                return False
-            self._undelay(known, known.delayed)
-            self._forget(key, known)
-            return True
-
-    def clear_delayed(self) -> None:
-        """Forget all delays."""
-        with self._lock:
-            for key, known in tuple(self._keys.items()):
-                if known.delayed is not None:
-                    self._undelay(known, known.delayed)
-                    self._forget(key, known)
-
-    def close(self) -> None:
-        """Accept no more keys. Those that wait are still handed out."""
-        with self._lock:
-            self._closed = True
-
-    def next_delay(self) -> float | None:
-        """Seconds until the first key comes at a time of its own; None if there is none."""
-        with self._lock:
-            return self._seconds_to_later()
-
-    def taken(self, key: K) -> Item[K, Reasons] | None:
-        """What a worker has of a key; None if no worker has it."""
-        with self._lock:
-            return self._out.get(key)
-
-    @property
-    def waiting(self) -> int:
-        """The number of keys that a worker could take, if there were enough workers and permits."""
-        return self._rows[0].waiting + self._rows[1].waiting
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether no key waits, and no worker has one."""
-        with self._lock:
-            return not (self.waiting or self._out)
-
-    @property
-    def delayed(self) -> int:
-        """The number of keys that come at a time of their own: failed, or asked for."""
-        return self._backing_off + self._requeued
-
-    @property
-    def will_come(self) -> bool:
-        """Whether a key waits, also behind a worker that has it. O(n) of those that workers have."""
-        with self._lock:
-            return self.waiting > 0 or self._behind() > 0
+            if not comes:
+                return self._undelay(key)
+            if (delayed := self._delayed.get(key)) is not None:
+                self._come_now(delayed)
+            return delayed is not None
 
     def workqueue_statistics(self) -> QueueStatistics:
         """The figures under client-go's names. A key that rests or is delayed is not in them yet."""
@@ -338,7 +262,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             running = [now - item.added_at for item in self._out.values()]
             waited, worked = self._waited.figures(), self._worked.figures()
             return QueueStatistics(
-                depth=super()._figures().waiting - self._resting,
+                depth=super()._figures().waiting - self._number[_RESTING],
                 adds_total=self._adds,
                 retries_total=self._retries,
                 queue_duration_seconds_count=waited.total,
@@ -356,80 +280,54 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
     def _figures(self) -> QueueFigures:
         """As of any queue; a key that a worker has, and that comes again, is counted once: as running."""
         figures = super()._figures()
-        return replace(figures, waiting=figures.waiting - self._behind())
+        behind = sum(key in self._waiting for key in self._out)
+        return replace(figures, waiting=figures.waiting - behind)
 
-    def _behind(self) -> int:
-        return sum(self._keys[key].waiting is not None for key in self._out)
+    def _new(self, key: K, reasons: Reasons, priority: Priority) -> Item[K, Reasons]:
+        self._pending[NO_EPOCH] += 1
+        return Item(key, reasons, self._now(), priority=priority)
 
-    def _add(self, known: _Key[K], item: Item[K, Reasons]) -> bool:
-        """Let an item wait that is new; returns whether its key did not wait already."""
-        self._epochs.pending[item.epoch] += 1
-        return self._let_wait(known, item)
-
-    def _let_wait(self, known: _Key[K], item: Item[K, Reasons]) -> bool:
-        if known.waiting is not None:
-            self._merge(known.waiting, item)
-            self._leave(item)
+    def _let_wait(self, item: Item[K, Reasons]) -> bool:
+        """Let an item wait; returns whether its key did not wait already."""
+        key = item.key
+        if (waiting := self._waiting.get(key)) is not None:
+            self._merge(waiting, item)
             return False
         self._adds += 1
-        if (delayed := known.delayed) is not None and delayed.state is _BACKING_OFF:
+        if (delayed := self._delayed.get(key)) is not None and delayed.state is _BACKING_OFF:
             _carry(delayed, item)
-            item.priority = min(item.priority, delayed.priority)
-        known.waiting = item
-        if item.key in self._out:
+        self._waiting[key] = item
+        if key in self._out:
             item.state = _BEHIND
         else:
-            self._wait_for_turn(item)
+            self._rows[item.priority].add(item)
         return True
 
-    def _merge(self, waiting: Item[K, Reasons], newer: Item[K, Reasons]) -> None:
-        """Let an item that waits or rests come for what a newer one has come for, too."""
+    def _merge(self, pending: Item[K, Reasons], newer: Item[K, Reasons]) -> None:
+        """Let a pending item come for what a newer one has come for, too, which leaves."""
         self._merged += 1
-        waiting.value = waiting.value.merge(newer.value)
-        if newer.priority < waiting.priority:
-            row, waiting.priority = self._rows[waiting.priority], newer.priority
-            if waiting.state is _WAITING:
-                self._wait_for_turn(waiting)
-                row.left()
+        self._leave(newer)
+        pending.value = pending.value.merge(newer.value)
+        if newer.priority < pending.priority:
+            waits = pending.state is _WAITING
+            if waits:
+                self._rows[pending.priority].leave(pending)
+            pending.priority = newer.priority
+            if waits:
+                self._rows[pending.priority].add(pending)
 
-    def _delay(self, known: _Key[K], item: Item[K, Reasons], state: ItemState, seconds: float) -> None:
-        """Let an item that is new come in `seconds`."""
-        if seconds <= 0:
-            self._add(known, item)
-            return
-        due = self._now() + seconds
-        if (earlier := known.delayed) is not None:
-            due = min(due, earlier.due or due)
-            state = _BACKING_OFF if earlier.state is _BACKING_OFF else state
-            item.value = earlier.value.merge(item.value)
-            item.priority = min(item.priority, earlier.priority)
-            self._undelay(known, earlier)
-        known.delayed = item
-        self._wait_until(item, state, due)
-        if state is _REQUEUED:
-            self._requeued += 1  # no change waits for a call: it does not count as pending
-        else:
-            self._epochs.pending[item.epoch] += 1
-
-    def _undelay(self, known: _Key[K], item: Item[K, Reasons]) -> None:
-        """Forget what is delayed."""
-        known.delayed = None
-        if self._end_delay(item) is _REQUEUED:
-            self._requeued -= 1
-        else:
+    def _undelay(self, key: K) -> bool:
+        """Forget what is delayed of a key; returns whether anything is."""
+        item = self._delayed.pop(key, None)
+        if item is not None:
+            self._end_delay(item)
             self._leave(item)
+        return item is not None
 
     def _came_due(self, item: Item[K, Reasons], state: ItemState) -> None:
-        known, item.added_at = self._keys[item.key], self._now()
-        if state is _RESTING:
-            known.resting = None
-        else:
-            known.delayed = None
-        if state is _REQUEUED:
-            self._requeued -= 1
-            self._add(known, item)
-        else:
-            self._let_wait(known, item)
+        del (self._resting if state is _RESTING else self._delayed)[item.key]
+        item.added_at = self._now()
+        self._let_wait(item)
 
     def _has_turn(self) -> bool:
         return super()._has_turn() or bool(self._gate)  # what it holds may be released
@@ -450,7 +348,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             return super()._next()
         # A key that was held back goes before others: each of these may hold back further ones.
         if (key := gate.take_released()) is not None:
-            return self._keys[key].waiting
+            return self._waiting[key]
         while gate.others < self.max_running and (item := super()._next()) is not None:
             match gate.judge(item):
                 case Admission.CALL:
@@ -458,71 +356,52 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
                 case Admission.HOLD:
                     item.state = _AWAITS_CACHE
                 case Admission.SKIP:
-                    known = self._keys[item.key]
-                    known.waiting = None
+                    del self._waiting[item.key]
                     self._leave(item)
-                    self._forget(item.key, known)
         return None
 
     def _took(self, item: Item[K, Reasons]) -> None:
-        known, now = self._keys[item.key], self._now()
-        known.waiting = None
-        if known.delayed is not None and self._ends_delays:
-            self._undelay(known, known.delayed)
-        self._epochs.move(item, self._epochs.counter.newest)
+        now = self._now()
+        self._move(item, self._epochs.newest)
+        del self._waiting[item.key]
+        self._undelay(item.key)
         self._waited.add(now - item.added_at)
         item.added_at = now
         if self._gate is not None:
             self._gate.begins(item)
 
     def _freed(self, item: Item[K, Reasons]) -> bool:
-        known = self._keys[item.key]
         self._worked.add(self._now() - item.added_at)
-        if known.waiting is not None:
-            self._wait_for_turn(known.waiting)
-            return True
-        self._forget(item.key, known)
-        return False
-
-    def _forget(self, key: K, known: _Key[K]) -> None:
-        """Forget a key of which nothing is left."""
-        if known.waiting is known.resting is known.delayed is None and key not in self._out:
-            del self._keys[key]
+        waiting = self._waiting.get(item.key)
+        if waiting is not None:
+            self._rows[waiting.priority].add(waiting)
+        return waiting is not None
 
     def _drop_all(self) -> int:
         self._closed, dropped = True, 0
-        for key, known in tuple(self._keys.items()):
-            delayed = known.delayed if known.delayed and known.delayed.state is _BACKING_OFF else None
-            for item in (known.waiting, known.resting, delayed):
-                if item is not None:
-                    item.due = None
-                    self._taken -= item.attempts > 0
-                    self._leave(item)
-                    dropped += 1
-            known.waiting = known.resting = known.delayed = None
-            self._forget(key, known)
-        self._requeued = 0
+        for items in (self._waiting, self._resting, self._delayed):
+            for item in items.values():
+                dropped += item.state is not _REQUEUED
+                item.due = None
+                self._taken -= item.attempts > 0
+                self._leave(item)
+            items.clear()
         if self._gate is not None:
             self._gate.clear()
         return dropped
 
-    def _delayed(self) -> int:
-        return self.delayed
-
-    def _in_order(self) -> Iterator[PendingItem]:
+    def _in_order(self) -> Iterator[Item[K, Reasons]]:
         for item in self._out.values():
-            yield self._as_pending(item, _RUNNING, again=self._keys[item.key].waiting is not None)
+            yield replace(item, again=item.key in self._waiting)
         if self._gate is not None:
             for key, until in self._gate.held():
-                item = self._keys[key].waiting
-                assert item is not None
-                due = until if until > self._now() else None
-                yield self._as_pending(item, _AWAITS_CACHE)._replace(due=due)
-        yield from (self._as_pending(item, _WAITING) for item in self._in_turns())
-        yield from (self._as_pending(item, item.state) for item in self._soonest())
+                yield replace(self._waiting[key], due=until if until > self._now() else None)
+        yield from self._in_turns()
+        yield from self._soonest()
 
 
 def _carry(failed: Item[K, Reasons], item: Item[K, Reasons]) -> None:
     """Let the next call for a key that has failed know that, and why the failed one was made."""
     item.value = failed.value.merge(item.value)
     item.attempts, item.retry_state = failed.attempts, failed.retry_state
+    item.priority = min(item.priority, failed.priority)

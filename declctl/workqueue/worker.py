@@ -4,13 +4,13 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from declctl.kit.callbacks import must_propagate
 from declctl.kit.text import exception_text
 from declctl.objects import Requeue
-from declctl.workqueue.delay import RateLimitingQueue
-from declctl.workqueue.queue import QueueShutDown
+from declctl.workqueue.queue import QueueShutDown, RateLimitingQueue
 
 K = TypeVar("K", bound=Hashable)
 OnFailure = Callable[[K, Exception, float | None], None]
@@ -55,26 +55,21 @@ def _log_failure(item: Hashable, error: Exception, delay: float | None) -> None:
     _log.warning("the work on %s failed, %s", item, following, exc_info=error)
 
 
+@dataclass(frozen=True)
 class _Workers(Generic[K]):
     """The workers of one call of `run_workers`, and the item of each."""
 
-    def __init__(
-        self,
-        queue: RateLimitingQueue[K],
-        reconcile: Callable[[K], Awaitable[Result]],
-        max_retries: int | None,
-        on_failure: OnFailure[K],
-    ) -> None:
-        self._queue = queue
-        self._reconcile = reconcile
-        self._max_retries = max_retries
-        self._on_failure = on_failure
-        self._items: dict[asyncio.Task[None] | None, K] = {}  # by the task of the worker that has the item
+    queue: RateLimitingQueue[K]
+    reconcile: Callable[[K], Awaitable[Result]]
+    max_retries: int | None
+    on_failure: OnFailure[K]
+    items: dict[asyncio.Task[None] | None, K] = field(
+        default_factory=dict[asyncio.Task[None] | None, K]
+    )  # by the task of the worker that has the item
 
     async def run(self, concurrency: int) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                delays = group.create_task(self._queue.run())
                 workers = {group.create_task(self._work()) for _ in range(concurrency)}
                 while workers:
                     ended, workers = await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
@@ -83,13 +78,12 @@ class _Workers(Generic[K]):
                     for worker in [worker for worker in ended if worker.cancelled()]:
                         self._lost(worker)
                         workers.add(group.create_task(self._work()))
-                delays.cancel()
         finally:
-            for item in self._items.values():  # of workers that were cancelled, or have raised
-                self._queue.done(item)
+            for item in self.items.values():  # of workers that were cancelled, or have raised
+                self.queue.done(item)
 
     async def _work(self) -> None:
-        task, queue, worked = asyncio.current_task(), self._queue, 0
+        task, queue, worked = asyncio.current_task(), self.queue, 0
         while True:
             worked += 1
             if worked % _ITEMS_PER_TURN == 0:
@@ -99,29 +93,29 @@ class _Workers(Generic[K]):
                 item = await queue.get()
             except QueueShutDown:
                 return
-            self._items[task] = item
+            self.items[task] = item
             try:
-                again = _seconds(await self._reconcile(item))
+                again = _seconds(await self.reconcile(item))
             except BaseException as error:
                 if must_propagate(error):
-                    raise  # the item stays in `_items`, for `_lost`
+                    raise  # the item stays in `items`, for `_lost`
                 self._failed(item, error)
             else:
                 queue.forget(item)
                 if again is not None:
                     queue.add_after(item, again, priority=queue.priority_of(item))
             queue.done(item)
-            del self._items[task]
+            del self.items[task]
 
     def _lost(self, worker: asyncio.Task[None]) -> None:
         """Count the item of a cancelled worker as failed. `run` was not cancelled."""
         _log.warning("a worker of a queue was cancelled by what it called: another one takes its place")
-        if worker in self._items:
+        if worker in self.items:
             # It is still taken, so that its retry keeps its priority and its causes.
-            item = self._items[worker]
+            item = self.items[worker]
             self._failed(item, asyncio.CancelledError("the worker's task was cancelled"))
-            self._queue.done(item)
-            del self._items[worker]
+            self.queue.done(item)
+            del self.items[worker]
 
     def _failed(self, item: K, error: BaseException) -> None:
         if not isinstance(error, Exception):
@@ -129,12 +123,12 @@ class _Workers(Generic[K]):
             fault = RuntimeError(f"it raised {type(error).__name__}{f': {text}' if text else ''}")
             fault.__cause__ = error
             error = fault
-        retried = self._max_retries is None or self._queue.num_requeues(item) < self._max_retries
+        retried = self.max_retries is None or self.queue.num_requeues(item) < self.max_retries
         try:
-            self._on_failure(item, error, self._queue.add_rate_limited(item) if retried else None)
+            self.on_failure(item, error, self.queue.add_rate_limited(item) if retried else None)
         finally:
             if not retried:
-                self._queue.forget(item)
+                self.queue.forget(item)
 
 
 def _seconds(result: object) -> float | None:

@@ -88,7 +88,7 @@ class LanesMachine(ModelOfQueue):
         if item.epoch == RETRIED:
             self._join(item.key, self.epoch)
         item.epoch = self._owner(item.epoch)
-        assert self.queue.epoch_of(taken) == item.epoch
+        assert taken.epoch == item.epoch
         if not item.attempts:
             # One that was retried has held its key itself, as long as it ran and backed off.
             free = [other for other in eligible if not other.delayed and not other.attempts]

@@ -93,7 +93,7 @@ class DebounceMachine(ModelOfQueue):
             return
         (item,) = [each for each in eligible if each.key == taken.key]
         assert taken.value == item.value
-        assert self.queue.epoch_of(taken) == item.epoch
+        assert taken.epoch == item.epoch
         # No change of a key is handed out before one that came earlier.
         assert item.attempts or min(taken.value.parts) > self.newest.get(item.key, 0)
         self.newest[item.key] = max(taken.value.parts)

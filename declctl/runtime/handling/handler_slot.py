@@ -20,8 +20,7 @@ from typing import Any, Generic, TypeVar
 from declctl.informer.processor import Registration
 from declctl.kit import Clock, Latch
 from declctl.kit.change_queue import ChangeQueue
-from declctl.kit.key_queue import EpochCounter, KeyQueue, QueueItem
-from declctl.kit.pending import PendingItem
+from declctl.kit.key_queue import NO_EPOCH, EpochCounter, Item, KeyQueue, QueueItem
 from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
 from declctl.objects import ChangeReason, ChangeType, Notification, Record, merge
@@ -463,20 +462,21 @@ class HandlerSlot(ABC, Generic[T]):
 
         A call that begins meanwhile may be missing.
         """
-        there = self.queue.snapshot(most)
+        figures, items = self.queue.snapshot(most)
+        delayed = figures.backing_off + figures.requeued
         return QueueListing(
             handler=self.name,
             mode=str(self.binding.plan.mode),
-            waiting=there.waiting,
-            running=there.running,
-            backing_off=there.delayed,
+            waiting=figures.waiting,
+            running=figures.running,
+            backing_off=delayed,
             unmapped=self.unmapped_changes,
-            left_out=max(0, there.waiting + there.running + there.delayed - len(there.items)),
-            items=listed_items(there.items, self._generation_of, self._clock),
+            left_out=max(0, figures.waiting + figures.running + delayed - len(items)),
+            items=listed_items(items, self._generation_of, self._clock),
         )
 
-    def _generation_of(self, item: PendingItem) -> int | None:
-        if item.epoch is None:
+    def _generation_of(self, item: Item[Any, Any]) -> int | None:
+        if item.epoch == NO_EPOCH:
             return None
         # An epoch that was handed over a moment ago may be forgotten by now.
         return (self._bindings.get(item.epoch) or self.binding).generation
@@ -495,7 +495,7 @@ class HandlerSlot(ABC, Generic[T]):
     def binding_of(self, item: QueueItem[T]) -> HandlerBinding:
         """The binding of an item."""
         # An epoch that was handed over a moment ago may be forgotten by now.
-        return self._bindings.get(self.queue.epoch_of(item)) or self.binding
+        return self._bindings.get(item.epoch) or self.binding
 
     def open_latches(self) -> None:
         """Open the latches whose calls have ended. From any thread."""
@@ -570,8 +570,8 @@ class EventSlot(HandlerSlot[Notification]):
 
     def end_debounce(self) -> None:
         """Let the changes that rest be handled now, in the newest epoch."""
-        if self._changes.end_debounce():
-            self.wake()
+        self._changes.debounce = 0.0
+        self.wake()
 
     def keep_resting(self) -> tuple[bool, int]:
         """Let the changes that rest be handled now, and drop all other waiting ones."""

@@ -8,7 +8,6 @@ has received from the old ones: no handler goes back in time.
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from enum import Enum, auto
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -17,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from declctl.errors import FilterFailed, ReloadRefused
+from declctl.informer.listener import Listener
 from declctl.informer.processor import Registration
 from declctl.kit import Clock, all_open
 from declctl.objects import (
@@ -50,11 +50,24 @@ _CATCH_UP_SECONDS = 2.0  # the time for caches to catch up without a relist
 Notifications = tuple[Notification, ...]
 
 
-def _ignore(_: str, __: EvaluationFailed) -> None:
-    """The report of a caller that needs none."""
+class _Listening:
+    """Listens to caches until `close`. Used on the machinery loop."""
+
+    def __init__(self) -> None:
+        self._registrations: list[Registration] = []
+
+    def _listen(self, cached: ManagedInformer, listener: Listener) -> None:
+        """Receive the changes of a cache from now on, without those before."""
+        self._registrations.append(cached.informer.add_listener(listener, resync_period=0.0, initial=False))
+
+    def close(self) -> None:
+        """Stop listening. A second call has no effect."""
+        for registration in self._registrations:
+            registration.remove()
+        self._registrations.clear()
 
 
-class MoveDifferences:
+class MoveDifferences(_Listening):
     """The differences that a handler receives when it moves from some caches (`before`) to others (`after`).
 
     From `begin` to `close` it listens to all of these caches, and compares each object that changes there.
@@ -64,31 +77,24 @@ class MoveDifferences:
     def __init__(
         self, before: Iterable[ManagedInformer], after: Iterable[ManagedInformer], *, clock: Clock
     ) -> None:
-        self.before = tuple(before)
-        self.after = tuple(after)
+        super().__init__()
+        self._before = tuple(before)
+        self._after = tuple(after)
+        self.caches: Sequence[ManagedInformer] = tuple(dict.fromkeys((*self._before, *self._after)))
         self._clock = clock
         self._by_key: dict[str, Notifications] = {}  # of objects that differ
-        self._registrations: list[Registration] = []
 
     def begin(self) -> Iterator[None]:
         """Follow the caches from now on, and compare all their objects, a slice at each step."""
-        caches = tuple(dict.fromkeys((*self.before, *self.after)))
         # Listeners come before the first comparison, so that objects that change meanwhile are compared
         # again.
-        for cached in caches:
-            registration = cached.informer.add_listener(self, resync_period=0.0, initial=False)
-            self._registrations.append(registration)
-        for cached in caches:
+        for cached in self.caches:
+            self._listen(cached, self)
+        for cached in self.caches:
             keys = iter(tuple(cached.informer.indexer.known()))
             while part := tuple(islice(keys, _SLICE)):
                 self.recheck(part)
                 yield
-
-    def close(self) -> None:
-        """Stop following the caches."""
-        for registration in self._registrations:
-            registration.remove()
-        self._registrations.clear()
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
         """Compare the objects that have changed in one of the caches."""
@@ -103,7 +109,7 @@ class MoveDifferences:
 
     def current_pair(self, key: str) -> tuple[Record | None, Record | None]:
         """The states of an object in the old caches and in the new ones."""
-        return _stored(self.before, key), _stored(self.after, key)
+        return _stored(self._before, key), _stored(self._after, key)
 
     def enter(self, key: str, notifications: Notifications) -> None:
         """Set the notifications that the handler receives for an object."""
@@ -169,14 +175,6 @@ class CacheLags(ReloadRefused):
         self.target = target
 
 
-class _Expectation(Enum):
-    """Whether the watch of a cache will bring a change that another cache has received."""
-
-    COMES = auto()  # one of the two states is in its scope
-    UNKNOWN = auto()  # the target has a field selector, which is not evaluated here
-    IF_STORED = auto()  # neither state is in its scope: it comes only if the cache stores an older state
-
-
 class FreshnessGap(msgspec.Struct, frozen=True):
     """A version that a handler has received and a new cache has not reached."""
 
@@ -202,7 +200,7 @@ class FreshnessGap(msgspec.Struct, frozen=True):
         return CacheLags(message, self.target)
 
 
-class FreshnessProof:
+class FreshnessProof(_Listening):
     """Proves that the cache `target` has all changes that handlers have received from the `sources`.
 
     From `begin` to `close` it listens to the sources. `begin` comes before a new target is listed: the list
@@ -217,45 +215,41 @@ class FreshnessProof:
     def __init__(
         self, handlers: Sequence[str], sources: Iterable[ManagedInformer], target: ManagedInformer
     ) -> None:
+        super().__init__()
         self.handlers = handlers
         self.sources = tuple(sources)
         self.target = target
-        self._scope = _CacheScope(target)
+        selector = target.identity.watch.label_selector
+        self._labels = LabelSelector.parse(selector) if selector else None
         self._floor = NO_ORDER  # the newest version of the sources at `begin`
-        self._due: dict[str, tuple[_Order, _Expectation]] = {}  # by key, the last change since `begin`
-        self._registrations: list[Registration] = []  # with the sources, from `begin` to `close`
+        # By key: the version of the last change since `begin`, and whether the watch of the target may bring
+        # it. If not, it comes only if the target stores an older state.
+        self._due: dict[str, tuple[_Order, bool]] = {}
 
     def begin(self) -> None:
         """Note the version that the handlers have received, and their changes from now on."""
         self._floor = self._received
         for source in self.sources:
-            listener = _SourceListener(self, source)
-            registration = source.informer.add_listener(listener, resync_period=0.0, initial=False)
-            self._registrations.append(registration)
-
-    def close(self) -> None:
-        """Stop noting changes. A second call has no effect."""
-        for registration in self._registrations:
-            registration.remove()
-        self._registrations.clear()
+            self._listen(source, _SourceListener(self, source))
 
     def note(self, source: ManagedInformer, notification: Notification) -> None:
         """Note a change that handlers receive from one of the sources."""
         record, old = notification.record, notification.old
-        if notification.type is ChangeType.RESYNC or not self._scope.reaches(record):
+        namespace = self.target.identity.watch.namespace
+        # Objects keep their namespace: an object of another one can't enter the scope of the target.
+        if notification.type is ChangeType.RESYNC or namespace not in (None, record.object_key.namespace):
             return
         version = version_order(record.resource_version)
         if notification.type is ChangeType.DELETED and notification.reason is not ChangeReason.WATCH:
             # The record is the last one that was seen. The object was deleted later, by this version.
             version = version_order(source.informer.last_sync_resource_version)
-        # The target receives an update if the old or the new state is in its scope.
-        found = {self._scope.covers(state) for state in (record, old or record)}
-        if True in found:
-            self._due[record.key] = version, _Expectation.COMES
-        elif None in found:
-            self._due[record.key] = version, _Expectation.UNKNOWN
-        elif record.key not in self._due:
-            self._due[record.key] = version, _Expectation.IF_STORED
+        # The target receives an update if the old or the new state is in its scope. A field selector, which
+        # is not evaluated here, may select either.
+        comes = any(
+            self._labels is None or self._labels.matches(each.labels) for each in (record, old or record)
+        )
+        if comes or record.key not in self._due:
+            self._due[record.key] = version, comes
 
     def remaining_gap(self) -> FreshnessGap | None:
         """Forget the changes that the target has by now; return the first that it lacks, or None."""
@@ -268,19 +262,18 @@ class FreshnessProof:
             self._due.clear()
         if seen < self._floor:
             return FreshnessGap(self.target, self._floor[1], "", self.handlers)
-        for key, (version, expectation) in tuple(self._due.items()):
+        for key, (version, comes) in tuple(self._due.items()):
             # A set of namespaces may have left this one meanwhile, or never had it.
             is_due = self.target.informer.follows(ObjectKey(key).namespace)
-            if is_due and seen < version and not self._has_passed(key, version, expectation):
+            if is_due and seen < version and not self._has_passed(key, version, comes):
                 return FreshnessGap(self.target, version[1], key, self.handlers)
             del self._due[key]
         return None
 
-    def _has_passed(self, key: str, version: _Order, expectation: _Expectation) -> bool:
+    def _has_passed(self, key: str, version: _Order, comes: bool) -> bool:
         stored = self.target.informer.indexer.stored(key)
         if stored is None:
-            # A change between two states out of scope comes only to a cache that stores an older state.
-            return expectation is _Expectation.IF_STORED
+            return not comes
         return version_order(stored.resource_version) >= version
 
     @property
@@ -294,37 +287,16 @@ def _reached(cached: ManagedInformer) -> _Order:
     return version_order(cached.informer.indexer.last_store_sync_resource_version)
 
 
-class _SourceListener:
+class _SourceListener(NamedTuple):
     """Notes the changes of one source for a proof."""
 
-    def __init__(self, proof: FreshnessProof, source: ManagedInformer) -> None:
-        self._proof = proof
-        self._source = source
+    proof: FreshnessProof
+    source: ManagedInformer
 
     def add_all(self, notifications: Sequence[Notification]) -> None:
         """Note changes of the source."""
         for notification in notifications:
-            self._proof.note(self._source, notification)
-
-
-class _CacheScope:
-    """The scope of a cache, by the namespace and selectors of its watch."""
-
-    def __init__(self, cached: ManagedInformer) -> None:
-        watch = cached.identity.watch
-        self._namespace = watch.namespace
-        self._has_fields = bool(watch.field_selector)  # a field selector is not judged
-        self._labels = LabelSelector.parse(watch.label_selector) if watch.label_selector else None
-
-    def reaches(self, record: Record) -> bool:
-        """Whether the object can enter the scope: objects keep their namespace."""
-        return self._namespace in (None, record.object_key.namespace)
-
-    def covers(self, record: Record) -> bool | None:
-        """Whether the scope has an object in this state; None if that is not known."""
-        if self._labels is not None and not self._labels.matches(record.labels):
-            return False
-        return None if self._has_fields else True
+            self.proof.note(self.source, notification)
 
 
 class Pair(NamedTuple):
@@ -352,7 +324,7 @@ class Refilter(MoveDifferences):
         before: Iterable[ManagedInformer],
         after: Iterable[ManagedInformer],
         clock: Clock,
-        report: Callable[[str, EvaluationFailed], None] = _ignore,
+        report: Callable[[str, EvaluationFailed], None] = lambda *_: None,
     ) -> None:
         super().__init__(before, after, clock=clock)
         self.name = name
@@ -377,11 +349,6 @@ class Refilter(MoveDifferences):
     def stale(self) -> int:
         """The number of objects that the filters have not judged in their present state."""
         return len(self._stale)
-
-    @property
-    def caches(self) -> Sequence[ManagedInformer]:
-        """The caches of the objects."""
-        return (*self.before, *self.after)
 
     async def call_some(self) -> None:
         """Judge some of the stale objects in a thread. A cancellation ends it after the present object.

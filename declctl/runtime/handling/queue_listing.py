@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
 from declctl.kit import Clock
-from declctl.kit.pending import ItemState, PendingItem
+from declctl.kit.key_queue import Item
+from declctl.kit.pending import ItemState
 from declctl.objects import Notification
 from declctl.runtime.handling.invocation import Retry
 from declctl.workqueue import Priority, Reasons
@@ -43,7 +45,7 @@ class QueueListing(msgspec.Struct, frozen=True):
 
 
 def listed_items(
-    items: Iterable[PendingItem], generation_of: Callable[[PendingItem], int | None], clock: Clock
+    items: Iterable[Item[Any, Any]], generation_of: Callable[[Item[Any, Any]], int | None], clock: Clock
 ) -> list[ListedItem]:
     """Items of a queue as they are listed. `generation_of` says whose code handles one."""
     now, wall = clock.monotonic(), clock.now()
@@ -51,7 +53,7 @@ def listed_items(
     def moment(seconds: float | None) -> datetime | None:
         return None if seconds is None else wall + timedelta(seconds=seconds - now)
 
-    def listed(item: PendingItem) -> ListedItem:
+    def listed(item: Item[Any, Any]) -> ListedItem:
         retry = item.retry_state if isinstance(item.retry_state, Retry) else None
         waits = 0 if retry is None else retry.waits  # for a cache or a suspended plugin: they are no attempts
         return ListedItem(
@@ -59,8 +61,8 @@ def listed_items(
             state=item.state,
             type=str(item.value.type) if isinstance(item.value, Notification) else None,
             priority=Priority(item.priority).name.capitalize() if isinstance(item.value, Reasons) else None,
-            since=moment(item.since),
-            attempts=max(0, item.retries - waits),
+            since=moment(item.added_at),
+            attempts=max(0, item.attempts - waits),
             due=moment(item.due),
             last_error_type=None if retry is None else retry.error_type,
             generation=generation_of(item),

@@ -84,6 +84,5 @@ def test_a_retry_that_comes_after_a_change_has_its_causes():
     assert set(queue.causes_of("a")) == {first, second}
     queue.done("a")
     clock.set(1)
-    queue.add_due()
     assert queue.get_nowait() == "a"
     assert queue.causes_of("a") == (first,)
