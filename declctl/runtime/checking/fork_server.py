@@ -38,7 +38,8 @@ of memory that it might take, if it was ended because it took more, else 0."""
 STACK_SIGNAL = signal.SIGUSR2
 """The signal after which a child writes the stack of its import to its talk socket (`faulthandler`)."""
 
-_NICE = 5  # the controller goes first, but the server and its children never wait for ever
+NICE = 5
+"""The nice value of imports and isolated handlers: the controller goes first, but they go on, too."""
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST_ROUNDS = 1000  # of killing orphans, which may fork others meanwhile
 # Between two looks at the memory that is left: an import may take 2 GB a second.
@@ -58,12 +59,20 @@ class _Child:
 class ForkServer:
     """Forks a child for each pair of sockets from `control`, until that is closed.
 
-    A child calls `answer` with its talk socket, and ends.
+    A child calls `answer` with its talk socket, and ends. With `guards_memory`, children end if they leave
+    too little memory to the container.
     """
 
-    def __init__(self, control: socket.socket, answer: Callable[[socket.socket], None]) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        answer: Callable[[socket.socket], None],
+        *,
+        guards_memory: bool = True,
+    ) -> None:
         self._control = control
         self._answer = answer
+        self._guards_memory = guards_memory
         self._children: dict[int, _Child] = {}
         self._selector = selectors.DefaultSelector()
         # The end of a child (SIGCHLD) writes a byte into this pair, for which `select` can wait.
@@ -114,7 +123,8 @@ class ForkServer:
         if not pid:
             self._be_child(talk, fate)  # which never returns
         talk.close()
-        child = self._children[pid] = _Child(pid, fate, memory=share_of_memory_left())
+        memory = share_of_memory_left() if self._guards_memory else None
+        child = self._children[pid] = _Child(pid, fate, memory=memory)
         self._selector.register(fate, selectors.EVENT_READ, child)
 
     def _be_child(self, talk: socket.socket, fate: socket.socket) -> NoReturn:
@@ -201,7 +211,7 @@ def _children_of_this_process() -> set[int]:
     return set()
 
 
-def _inherit_orphans() -> None:
+def inherit_orphans() -> None:
     """Become a subreaper (prctl(2)): orphaned descendants become children of this process."""
     if sys.platform == "linux":
         import ctypes
@@ -219,7 +229,7 @@ def _kill(pid: int) -> None:
 
 def main() -> None:
     """Run the server: load the modules that children need, and fork children."""
-    os.nice(_NICE)
+    os.nice(NICE)
     control = socket.socket(fileno=os.dup(0))
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -228,7 +238,7 @@ def main() -> None:
     gc.collect()
     gc.disable()  # a collection would write to, and so copy, the memory that all children share
     gc.freeze()
-    _inherit_orphans()
+    inherit_orphans()
     ForkServer(control, answer).run()
 
 

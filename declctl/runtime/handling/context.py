@@ -340,10 +340,40 @@ class HandlerContext:
             "Await it; further times are not logged"
         )
 
+    def for_other_process(self) -> "CallElsewhere":
+        """The context for a call that another process makes. For declctl; hooks have no use for it."""
+        return CallElsewhere(self, self._environment, self._prepared)
+
     def _prepared(self) -> "HandlerWrites":
         if self._writes is None:
             self._writes = self._environment.cluster.writes(self._environment, self._scope)
         return self._writes
+
+
+class CallElsewhere:
+    """What a call in another process has of its context here, beside what hooks use."""
+
+    def __init__(
+        self, context: HandlerContext, environment: HandlerEnvironment, writes: Callable[[], "HandlerWrites"]
+    ) -> None:
+        self.context = context
+        self._environment = environment
+        self._writes = writes
+
+    @property
+    def log_level(self) -> int:
+        """The lowest level of the log that is written, by its number in `logging`; 0 if it is not known."""
+        level = getattr(self._environment.log, "get_effective_level", None)
+        return 0 if level is None else level()
+
+    def submit(self, work: Callable[["HandlerWrites"], "WriteWork[T]"]) -> Future[T]:
+        """Make a write of the call."""
+        writes = self._writes()
+        return writes.submit(work(writes))
+
+    def request(self, method: str, path: str, headers: Any, body: Any) -> Future[Any]:
+        """Send a request of an official client; see `ClusterAccess.request`."""
+        return self._environment.cluster.request(method, path, headers, body)
 
 
 class WriteWork(msgspec.Struct, Generic[T], frozen=True):
@@ -553,6 +583,24 @@ class ClusterAccess:
     def sync_client(self) -> Any:
         """The official synchronous ApiClient."""
         return self._client.sync_api_client()
+
+    def request(self, method: str, path: str, headers: Any, body: Any) -> Future[Any]:
+        """Send a request as `client` does, on the machinery loop; returns the answer, which is read.
+
+        `path` begins with a slash, and may have a query.
+        """
+        import kubernetes.aio.client  # noqa: F401 # pyright: ignore[reportUnusedImport] - slow: not on the loop
+
+        async def send() -> Any:
+            client = self._client.api_client()
+            request = await client.param_serialize(
+                method, path, header_params=headers, body=body, auth_settings=["BearerToken"]
+            )
+            response = await client.call_api(*request)
+            await response.read()
+            return response
+
+        return asyncio.run_coroutine_threadsafe(send(), self._loop)
 
     def writes(self, environment: HandlerEnvironment, scope: CallScope) -> HandlerWrites:
         """The writes of one call."""

@@ -1,0 +1,257 @@
+"""A child: it is forked from the process that has imported the code, and calls the hooks of one handler.
+
+One call after the other, in its main thread; `async def` hooks on a loop of the child, which rests between
+calls. The child ends when its socket is closed.
+"""
+
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+
+from declctl.errors import HandlerFailed
+from declctl.hooks.calls import HookTarget, Implementation, call, call_async
+from declctl.objects import Cause, Change, ChangeReason, ChangeType, ObjectKey, ObjectView, Request, Requeue
+from declctl.runtime.checking.loaded_code import LoadedCode
+from declctl.runtime.handling.context import (
+    ClusterAccess,
+    HandlerContext,
+    HandlerEnvironment,
+    Listers,
+    Memo,
+    Snapshots,
+)
+from declctl.runtime.isolation.child_context import (
+    CacheOfParent,
+    ClusterOfParent,
+    ParentClock,
+    ParentLog,
+    snapshot_of_parent,
+)
+from declctl.runtime.isolation.parent_channel import ParentChannel
+from declctl.runtime.isolation.protocol import (
+    Begin,
+    Call,
+    Done,
+    Raised,
+    Ready,
+    WireChange,
+    WireObject,
+    failure_of,
+    record_from,
+)
+from declctl.writes import CallScope
+
+_PR_SET_PDEATHSIG = 1
+_FIRST_TO_END = b"1000"  # oom_score_adj: if memory is short, the kernel ends a child before its parent
+
+
+class Child:
+    """The calls of one handler in this process."""
+
+    def __init__(
+        self, channel: ParentChannel, begin: Begin, target: HookTarget, config: Mapping[str, Any]
+    ) -> None:
+        self._channel = channel
+        self._hooks = target.implementations
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._memo: Memo | None = None  # of the call that runs, once it was read
+        self._memo_before = ""
+        self._snapshots = Snapshots({name: snapshot_of_parent(channel, name) for name in begin.snapshots})
+        self._environment = HandlerEnvironment(
+            begin.handler,
+            begin.generation,
+            Listers(
+                {
+                    name: cast("Any", CacheOfParent(channel, ("lister", name), name))
+                    for name in begin.resources
+                }
+            ),
+            config,
+            cast("ClusterAccess", ClusterOfParent(channel)),
+            _send_logs(channel),
+            ParentClock(channel),
+            begin.dry_run,
+        )
+
+    def run(self) -> None:
+        """Call hooks until the parent closes the socket."""
+        self._channel.send(Ready(os.getpid()))
+        while True:
+            message = self._channel.receive()
+            if isinstance(message, Call):
+                self._channel.send(self._answer(message))
+
+    def _answer(self, message: Call) -> Done | Raised:
+        self._memo, self._memo_before = None, ""
+        if message.level != self._channel.level:
+            self._channel.level = message.level
+            logging.getLogger().setLevel(message.level)  # slow: it looks at every logger
+        self._channel.is_open = True
+        try:
+            result = self._call(self._hooks[message.hook], _arguments(message.subject))
+            if result is None or isinstance(result, Requeue):
+                return Done(None if result is None else result.after, "", self._changed())
+            return Done(None, type(result).__name__, self._changed())
+        except BaseException as error:  # noqa: BLE001 - user code: the parent decides what follows
+            cause = error.__cause__ if isinstance(error, HandlerFailed) and error.__cause__ else error
+            return Raised(failure_of(cause), self._changed())
+        finally:
+            self._channel.end_call()
+            for stream in (sys.stdout, sys.stderr):  # a process that is ended flushes nothing
+                with suppress(Exception):
+                    stream.flush()
+
+    def _call(self, hook: Implementation, arguments: dict[str, object]) -> Any:
+        subject = cast("Change | Request", arguments.get("change") or arguments["request"])
+        obj = subject.obj
+        request_id = subject.id if isinstance(subject, Request) else ""
+        scope = CallScope(str(subject.key), obj, request_id)
+        arguments["ctx"] = HandlerContext(self._environment, self._remembered, scope, self._snapshots)
+        if not hook.is_async:
+            return call(hook, arguments)
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        self._loop.add_reader(self._channel.fileno(), self._read)
+        try:
+            return self._loop.run_until_complete(call_async(hook, arguments))
+        finally:
+            self._loop.remove_reader(self._channel.fileno())
+
+    def _read(self) -> None:
+        try:
+            self._channel.read_ready()
+        except (EOFError, OSError):
+            os._exit(0)  # the parent is gone
+
+    def _remembered(self) -> Memo:
+        if self._memo is None:
+            self._memo = Memo()
+            self._memo.update(self._channel.ask("memo"))
+            self._memo_before = _text_of(self._memo)
+        return self._memo
+
+    def _changed(self) -> dict[str, Any] | None:
+        """The memo, if the call has changed it."""
+        memo = self._memo
+        return None if memo is None or _text_of(memo) == self._memo_before else dict(memo)
+
+
+def _text_of(memo: Memo) -> str:
+    return json.dumps(dict(memo), default=str)
+
+
+def _arguments(subject: Any) -> dict[str, object]:
+    if not isinstance(subject, WireChange):
+        request = Request(
+            key=ObjectKey(subject.key),
+            obj=_view(subject.obj),
+            attempt=subject.attempt,
+            causes=tuple(Cause(*cause) for cause in subject.causes),
+            id=subject.id,
+        )
+        return {"request": request}
+    obj = ObjectView(record_from(subject.obj))
+    old = ObjectView(record_from(subject.obj)) if subject.is_same else _view(subject.old)
+    change = Change(
+        type=ChangeType(subject.type),
+        resource=subject.resource,
+        obj=obj,
+        old=old,
+        initial=subject.initial,
+        final_state_unknown=subject.final_state_unknown,
+        reason=ChangeReason(subject.reason),
+        generation=subject.generation,
+        received=subject.received,
+    )
+    return {"change": change, "obj": obj, "old": old}
+
+
+def _view(sent: WireObject | None) -> ObjectView | None:
+    return None if sent is None else ObjectView(record_from(sent))
+
+
+class _ModuleLogs(logging.Handler):
+    """Sends the records of the logging module to the parent."""
+
+    def __init__(self, channel: ParentChannel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record."""
+        try:
+            fields = {name: value for name, value in vars(record).items() if name not in _OF_RECORDS}
+            if record.exc_info:
+                fields["traceback"] = logging.Formatter().formatException(record.exc_info)
+            level = record.levelname.lower()
+            ParentLog(self._channel, record.name).tell(level, record.getMessage(), fields)
+        except Exception:  # noqa: BLE001 - arguments that a library formats wrongly
+            self.handleError(record)
+
+
+_LEVELS = logging.getLevelNamesMapping()
+_OF_RECORDS = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+
+
+def _send_logs(channel: ParentChannel) -> Any:
+    """Send lines of structlog and of the logging module to the parent; returns the logger of `ctx.log`."""
+    log = ParentLog(channel)
+
+    def send(_logger: object, level: str, entry: Any) -> Any:
+        if _LEVELS.get(level.upper(), logging.INFO) < channel.level:
+            raise structlog.DropEvent
+        fields = dict(entry)
+        log.tell(level, fields.pop("event", ""), fields)
+        raise structlog.DropEvent
+
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            send,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [_ModuleLogs(channel)]
+    root.setLevel(logging.INFO)
+    return structlog.get_logger()
+
+
+def serve(talk: socket.socket, code: LoadedCode) -> None:
+    """Be a child of this process: call the hooks of the handler that the parent names, until it is gone."""
+    _end_with_parent()
+    channel = ParentChannel(talk)
+    try:
+        begin = channel.receive()
+        assert isinstance(begin, Begin)
+        Child(channel, begin, code.targets[begin.handler], code.configs.get(begin.handler, {})).run()
+    except (EOFError, ConnectionError):
+        return  # the parent is gone, or needs this child no more
+    except BaseException:
+        traceback.print_exc()  # a fault of declctl: the parent sees the exit status alone
+        raise
+
+
+def _end_with_parent() -> None:
+    """End with the process that this one was forked from, whatever runs; and before others, of no memory."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_bytes(_FIRST_TO_END)

@@ -1,0 +1,298 @@
+"""`ctx` in a child: the `HandlerContext` of every handler, whose parts ask the parent.
+
+Each question is answered while the call runs. For a write, a read of a cache, or a request of an official
+client, the parent does what it would do for a call in its own process, with the same limits and checks.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+
+from declctl.informer.stores.lister import CacheSnapshot, Selector, Views
+from declctl.kit import LoopCalls, running_loop
+from declctl.kit.clock import SystemClock
+from declctl.kit.text import exception_text
+from declctl.objects import GroupVersionKind, LabelSelector, ObjectKey, ObjectView
+from declctl.runtime.handling.context import WriteWork
+from declctl.runtime.isolation.parent_channel import ParentChannel, Question
+from declctl.runtime.isolation.protocol import WRITTEN, Tell, WireObject, record_from
+from declctl.writes import (
+    AppliedSet,
+    CallScope,
+    EventText,
+    WriteOrigin,
+    WriteVerb,
+    Written,
+    document_of,
+    documents_of,
+    status_change,
+)
+
+T = TypeVar("T")
+
+
+class ParentClock(SystemClock):
+    """The clock of the parent, which a test advances."""
+
+    def __init__(self, channel: ParentChannel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def now(self) -> datetime:
+        """The present time in the parent."""
+        return datetime.fromisoformat(self._channel.ask("now"))
+
+
+class ParentLog:
+    """The end of structlog's chain in a child: a line goes to the parent, which writes it."""
+
+    def __init__(self, channel: ParentChannel, logger: str | None = None) -> None:
+        self._channel = channel
+        self._logger = logger
+
+    def tell(self, level: str, event: object, fields: Mapping[str, Any]) -> None:
+        """Send a line."""
+        self._channel.send(
+            Tell(self._logger, level, str(event), {str(n): _shown(v) for n, v in fields.items()})
+        )
+
+
+def _shown(value: object) -> Any:
+    """A field of a log line: plain values as they are, others as texts."""
+    if isinstance(value, str | int | float | bool | None):
+        return value if not isinstance(value, int) or -(1 << 63) <= value < 1 << 64 else str(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_shown(each) for each in cast("Iterable[object]", value)]
+    if isinstance(value, dict):
+        return {str(name): _shown(each) for name, each in cast("dict[object, object]", value).items()}
+    return exception_text(value) if isinstance(value, BaseException) else _text(value)
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except BaseException:  # noqa: BLE001 - user code
+        return f"(a {type(value).__name__}, which can't be shown)"
+
+
+class CacheOfParent:
+    """A lister or a snapshot of the parent's cache: the reads of `CacheReader`, each a question.
+
+    `source` is the kind (lister, snapshot, taken) and the name or number, as the parent knows it.
+    """
+
+    def __init__(self, channel: ParentChannel, source: tuple[str, str | int], name: str) -> None:
+        self._channel = channel
+        self._source = source
+        self.name = name
+
+    @property
+    def has_synced(self) -> bool:
+        """Whether the first list of the resource is in the cache."""
+        return bool(self._read("has_synced"))
+
+    def get(self, key: str) -> ObjectView | None:
+        """See `CacheReader.get`."""
+        found = self._read("get", str(key))
+        return None if found is None else _view(found)
+
+    def list(self, *, namespace: str | None = None, selector: Selector | None = None) -> Views:
+        """See `CacheReader.list`."""
+        wanted = str(selector) if isinstance(selector, LabelSelector) else selector
+        return _views(self._read("list", namespace, wanted))
+
+    def by_index(self, name: str, value: str) -> Views:
+        """See `CacheReader.by_index`."""
+        return _views(self._read("by_index", name, value))
+
+    def index_values(self, name: str) -> Sequence[str]:
+        """See `CacheReader.index_values`."""
+        return list(self._read("index_values", name))
+
+    def keys(self) -> "list[ObjectKey]":
+        """See `CacheReader.keys`."""
+        return [ObjectKey(key) for key in self._read("keys")]
+
+    def index_names(self) -> Sequence[str]:
+        """See `CacheReader.index_names`."""
+        return list(self._read("index_names"))
+
+    def snapshot(self) -> "CacheOfParent":
+        """All objects at this moment, for any number of reads of this call."""
+        return CacheOfParent(self._channel, ("taken", self._read("snapshot")), self.name)
+
+    def __len__(self) -> int:
+        return int(self._read("len"))
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and bool(self._read("contains", str(key)))
+
+    def __iter__(self) -> Iterator[ObjectView]:
+        if self._source[0] == "lister":
+            raise TypeError("a lister is not iterable: write .list(), or iterate over a snapshot")
+        return iter(self.list())
+
+    def __repr__(self) -> str:
+        return f"<{self._source[0]} of {self.name}>"
+
+    def _read(self, what: str, *given: Any) -> Any:
+        return self._channel.ask("read", list(self._source), what, *given)
+
+
+def _view(found: Any) -> ObjectView:
+    return ObjectView(record_from(msgspec.convert(found, WireObject)))
+
+
+def _views(found: Any) -> Views:
+    return Views([record_from(each) for each in msgspec.convert(found, list[WireObject])])
+
+
+def snapshot_of_parent(channel: ParentChannel, name: str) -> CacheSnapshot:
+    """A snapshot of `includeSnapshotsFrom`."""
+    return cast("CacheSnapshot", CacheOfParent(channel, ("snapshot", name), name))
+
+
+class WritesOfParent:
+    """The writes of one call (`HandlerWrites`): checked here, and made by the parent."""
+
+    def __init__(self, channel: ParentChannel, scope: CallScope) -> None:
+        self._channel = channel
+        self._scope = scope
+
+    @property
+    def calls(self) -> LoopCalls:
+        """Those of this loop: the parent has no loop here."""
+        return LoopCalls.of(asyncio.get_running_loop())
+
+    def apply(self, obj: object, *, force: bool | None = None) -> WriteWork[Written]:
+        """See `HandlerContext.apply`."""
+        return self._work(_written, "apply", document_of(obj).body, force)
+
+    def apply_set(self, objects: Iterable[object]) -> WriteWork[AppliedSet]:
+        """See `HandlerContext.apply_set`."""
+        return self._work(_applied, "apply_set", [each.body for each in documents_of(objects)])
+
+    def patch_status(
+        self, conditions: Iterable[Mapping[str, Any]], fields: Mapping[str, Any]
+    ) -> WriteWork[Written]:
+        """See `HandlerContext.patch_status`."""
+        given = (
+            [dict(each) for each in conditions] if not isinstance(conditions, Mapping | str) else conditions
+        )
+        status_change(self._scope, given, fields)  # raises for what can't be sent
+        return self._work(_written, "patch_status", given, dict(fields))
+
+    def submit(self, work: WriteWork[T]) -> Future[T]:
+        """The future of a write, which the parent makes already."""
+        assert isinstance(work, _Asked)
+        work.coroutine.close()
+        return work.future
+
+    def _work(self, read: Callable[[Any], T], name: str, *given: Any) -> WriteWork[T]:
+        future = _Read(self._channel.begin(name, *given), read)
+        return _Asked(name, _answer_of(future), future)
+
+
+class _Read(Future[T]):
+    """A question whose answer is made a value of the library."""
+
+    def __init__(self, question: Question, read: Callable[[Any], T]) -> None:
+        super().__init__()
+        self._question = question
+        self._of = read
+        question.add_done_callback(self._answered)
+
+    def result(self, timeout: float | None = None) -> T:
+        """The value."""
+        if not self.done():
+            with suppress(BaseException):  # it is the exception of this future, too
+                self._question.result(timeout)
+        return super().result(timeout)
+
+    def cancel(self) -> bool:
+        """Cancel the question, too."""
+        self._question.cancel()
+        return super().cancel()
+
+    def _answered(self, question: Future[Any]) -> None:
+        if question.cancelled():
+            Future.cancel(self)
+        elif not self.set_running_or_notify_cancel():
+            question.exception()
+        elif (error := question.exception()) is not None:
+            self.set_exception(error)
+        else:
+            try:
+                self.set_result(self._of(question.result()))
+            except Exception as fault:  # noqa: BLE001 - raised where it is awaited
+                self.set_exception(fault)
+
+
+class _Asked(WriteWork[T], Generic[T], frozen=True):
+    """A write that the parent was asked for."""
+
+    future: Future[T]
+
+
+async def _answer_of(future: Future[T]) -> T:
+    return await asyncio.wrap_future(future)
+
+
+def _written(found: Any) -> Written:
+    verb, (group, version, kind), key, *rest = found
+    values = dict(zip(WRITTEN, rest, strict=True))
+    return Written(WriteVerb(verb), GroupVersionKind(group, version, kind), ObjectKey(key), **values)
+
+
+def _applied(found: Any) -> AppliedSet:
+    applied, pruned = (tuple(map(_written, some)) for some in found)
+    return AppliedSet(applied, pruned)
+
+
+class ClusterOfParent:
+    """The access to the cluster (`ClusterAccess`) of the contexts of a child."""
+
+    def __init__(self, channel: ParentChannel) -> None:
+        self._channel = channel
+        self._async: dict[asyncio.AbstractEventLoop, Any] = {}
+        self._sync: Any = None
+
+    @property
+    def client(self) -> Any:
+        """The official asynchronous ApiClient, whose requests the parent sends."""
+        loop = running_loop()
+        if loop is None:
+            raise RuntimeError(
+                "the asynchronous client belongs to a loop, so it is for `async def` hooks; a `def` hook has "
+                "ctx.sync_client"
+            )
+        if loop not in self._async:
+            from declctl.runtime.isolation.child_clients import async_client  # late: half a second
+
+            self._async[loop] = async_client(self._channel)
+        return self._async[loop]
+
+    @property
+    def sync_client(self) -> Any:
+        """The official synchronous ApiClient, whose requests the parent sends."""
+        if self._sync is None:
+            from declctl.runtime.isolation.child_clients import sync_client  # late: half a second
+
+            self._sync = sync_client(self._channel)
+        return self._sync
+
+    def writes(self, _environment: object, scope: CallScope) -> WritesOfParent:
+        """The writes of one call."""
+        return WritesOfParent(self._channel, scope)
+
+    def record_event(self, obj: Mapping[str, Any], text: EventText, _origin: WriteOrigin) -> None:
+        """Post an event in the background. Raises what `HandlerContext.record_event` raises."""
+        about: Any = None
+        if isinstance(obj, Mapping):  # type: ignore[reportUnnecessaryIsInstance] - of user code
+            about = {name: obj[name] for name in ("apiVersion", "kind", "metadata") if name in obj}
+        self._channel.ask("record_event", about, text.reason, text.note, text.type, text.action)

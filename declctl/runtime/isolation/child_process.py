@@ -1,0 +1,293 @@
+"""One child, in the parent: its socket, its messages, and its end."""
+
+import os
+import re
+import select
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+from declctl.runtime.checking.fork_server import STACK_SIGNAL, STATUS
+from declctl.runtime.handling.binding import ChildStatistics
+from declctl.runtime.isolation.protocol import (
+    LENGTH,
+    MOST_BYTES,
+    Answer,
+    Begin,
+    FromChild,
+    Pending,
+    Ready,
+    encoded,
+    failure_of,
+)
+
+_DECODER = msgspec.msgpack.Decoder(FromChild)
+_READ = 1 << 18  # bytes read at once
+_READY_SECONDS = 30.0  # for a child to be there, on a busy machine
+_EXIT_SECONDS = 1.0  # between the end of its connection and its exit
+_STATUS_SECONDS = 5.0  # for the exit status of a child that is gone
+_STACK_SECONDS = 0.1  # for a child to write its stack
+_LOOK_SECONDS = 0.25  # between two looks at the memory of a child that is called
+_PAGE = os.sysconf("SC_PAGESIZE")
+_CRASH = b"Fatal Python error"  # with which `faulthandler` begins, in the place of a message
+_FRAME = re.compile(r'  File "(.*)", line (\d+) in ')
+_LIBRARY = str(Path(os.__file__).parent)
+_HOST = str(Path(__file__).parents[2])
+
+
+class ChildEnded(Exception):
+    """A call has ended without a result, as its process has ended. The message has the cause."""
+
+
+class ChildProcess:
+    """A child process. One thread at a time calls it; `kill` is for any thread."""
+
+    def __init__(self, talk: socket.socket, fate: socket.socket, *, parent: int) -> None:
+        self._talk = talk
+        self._parent = parent  # the process that has forked it
+        self._fate = fate  # shut down to kill the child; its status comes back
+        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._buffer = bytearray()
+        self._answers = deque[tuple[int, Pending]]()  # that are done, and not sent
+        self._poll = select.poll()
+        self._poll.register(talk, select.POLLIN)
+        self._poll.register(self._woken, select.POLLIN)
+        self._memory: int | None = None  # descriptor of its statm
+        self._process: int | None = None  # descriptor of the process (pidfd), for signals
+        self._at_end = False  # of the connection
+        self.has_begun = False
+        self._lock = threading.Lock()  # guards the descriptors against their close
+        self._closed = False
+        self.killed = ""  # why, in words
+        self.is_too_large = False  # it was killed for the memory that it took
+        self.pid = 0
+        self.calls = 0
+        self.started = time.monotonic()
+        talk.setblocking(False)
+
+    def begin(self, begin: Begin) -> None:
+        """Tell the child its handler, and wait until it is there. Raises ChildEnded."""
+        until = time.monotonic() + _READY_SECONDS
+        self.send(encoded(begin), until)
+        message = self.receive(until)
+        if not isinstance(message, Ready):
+            raise ChildEnded("its process does not answer as a child of declctl does")
+        self.pid, self.has_begun = message.pid, True
+        # Descriptors, as a number may be that of another process by the time that it is used. It is the
+        # child's own word: code that was imported may have changed what it says.
+        with suppress(OSError, AttributeError):  # there is no pidfd, or no /proc
+            self._process = os.pidfd_open(self.pid)
+            self._memory = os.open(f"/proc/{self.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+            stat = Path(f"/proc/{self.pid}/stat").read_bytes()
+            if int(stat.rpartition(b")")[2].split()[1]) == self._parent:
+                return
+        self._forget_process()
+
+    def resident_bytes(self) -> int:
+        """Its resident memory, shared pages included; 0 if it is not known. From any thread."""
+        with self._lock, suppress(OSError, ValueError, IndexError):
+            if self._memory is not None:
+                return int(os.pread(self._memory, 128, 0).split()[1]) * _PAGE
+        return 0
+
+    def kill(self, why: str) -> None:
+        """End the process, and with it the call that it makes. From any thread."""
+        with self._lock:
+            if self._closed:
+                return
+            self.killed = self.killed or why
+            with suppress(OSError):
+                self._fate.shutdown(socket.SHUT_WR)
+            self._wake_up()
+
+    def send(self, data: bytes, until: float | None) -> None:
+        """Send bytes. Raises ChildEnded, and TimeoutError at the monotonic time `until`."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self._talk.send(rest) :]
+            except BlockingIOError:
+                # It does not read: it is computing, or busy with what was sent before.
+                sending = select.poll()
+                sending.register(self._talk, select.POLLOUT)
+                sending.register(self._woken, select.POLLIN)
+                if not sending.poll(_milliseconds(until)):
+                    raise TimeoutError from None
+                if self.killed:
+                    self._raise_end()
+            except OSError:
+                self._at_end = True
+                self._raise_end()
+
+    def receive(self, until: float | None, look: Callable[[], None] | None = None) -> Any:
+        """The next message of the child. Sends answers meanwhile. Raises as `send` does.
+
+        `look` is called now and then while nothing comes.
+        """
+        while True:
+            if self._answers:
+                self._send_answers(until)
+            message = self._buffered()
+            if message is not None:
+                return message
+            left = _milliseconds(until)
+            if look is not None:
+                left = _LOOK_SECONDS * 1000 if left is None else min(left, _LOOK_SECONDS * 1000)
+            ready = self._poll.poll(left)
+            if self.killed:
+                self._raise_end()
+            if not ready:
+                if until is not None and time.monotonic() >= until:
+                    raise TimeoutError
+                if look is not None:
+                    look()
+                continue
+            for descriptor, _ in ready:
+                if descriptor == self._woken:
+                    with suppress(BlockingIOError):
+                        os.read(self._woken, 4096)
+                    continue
+                if not self._read():
+                    self._raise_end()
+
+    def answer_later(self, number: int, pending: Pending) -> None:
+        """Answer a question when its future is done."""
+
+        def done(_: Future[Any]) -> None:
+            with self._lock:
+                if not self._closed:
+                    self._answers.append((number, pending))
+                    self._wake_up()
+
+        pending.future.add_done_callback(done)
+
+    def ask_stack(self) -> None:
+        """Ask it for the line of user code at which it is, for `place`.
+
+        Its stack comes amid its messages: after this, the child can only be closed.
+        """
+        if self._process is None:
+            return
+        with suppress(OSError):
+            signal.pidfd_send_signal(self._process, STACK_SIGNAL)
+            until = time.monotonic() + _STACK_SECONDS
+            while time.monotonic() < until and b" in serve\n" not in self._buffer:
+                if self._poll.poll(20) and not self._read():
+                    break
+
+    @property
+    def place(self) -> str:
+        """The innermost line of user code in a stack that it has sent, such as `handlers.py:7`; or empty."""
+        frames = _FRAME.findall(self._buffer.decode("utf-8", "replace"))
+        others = (_HOST, _LIBRARY, "<frozen")
+        user = [f"{file}:{line}" for file, line in frames if not file.startswith(others)]
+        own = [each for each in user if "/site-packages/" not in each]  # the files of the handler say most
+        return next(iter((*own, *user)), "")
+
+    def statistics(self) -> ChildStatistics:
+        """The figures of this moment. From any thread."""
+        seconds = time.monotonic() - self.started
+        return ChildStatistics(self.pid, self.resident_bytes(), self.calls, round(seconds, 3))
+
+    def close(self) -> tuple[str, str]:
+        """End it, unless it has ended; returns how it has ended: in one word, and as a part of a sentence."""
+        status = self._status(_EXIT_SECONDS) if self._at_end and not self.killed else b""
+        with self._lock:
+            self._closed = True
+            with suppress(OSError):
+                self._fate.shutdown(socket.SHUT_WR)
+            os.close(self._woken)
+            os.close(self._wake)
+            self._forget_process()
+        status = status or self._status(_STATUS_SECONDS)
+        self._fate.close()
+        self._talk.close()
+        if self.killed:
+            return "Killed", self.killed
+        if not status:
+            return "Unknown", "its end is not known"
+        code, end_requested, _ = STATUS.unpack(status)
+        if end_requested:
+            return "Protocol", "it has closed its connection"
+        if code >= 0:
+            return "Exit", f"exit status {code}"
+        with suppress(ValueError):
+            return "Signal", signal.Signals(-code).name
+        return "Signal", f"signal {-code}"
+
+    def _forget_process(self) -> None:
+        for each in (self._process, self._memory):
+            if each is not None:
+                os.close(each)
+        self._process = self._memory = None
+
+    def _status(self, seconds: float) -> bytes:
+        """Its exit status, as it is sent; empty if it does not come."""
+        self._fate.settimeout(seconds)
+        with suppress(OSError):
+            found = self._fate.recv(STATUS.size)
+            return found if len(found) == STATUS.size else b""
+        return b""
+
+    def _read(self) -> bool:
+        """Read what is there; returns False at the end of the connection."""
+        try:
+            part = self._talk.recv(_READ)
+        except BlockingIOError:
+            return True
+        except OSError:
+            part = b""
+        self._buffer += part
+        self._at_end = not part
+        return bool(part)
+
+    def _wake_up(self) -> None:
+        with suppress(OSError):  # it is full, or closed: its reader is awake
+            os.write(self._wake, b"+")
+
+    def _send_answers(self, until: float | None) -> None:
+        while self._answers:
+            number, pending = self._answers.popleft()
+            if pending.future.cancelled():
+                continue
+            error = pending.future.exception()
+            if error is not None:
+                self.send(encoded(Answer(number, None, failure_of(error, most=3))), until)
+            else:
+                self.send(encoded(Answer(number, pending.wire(pending.future.result()))), until)
+
+    def _buffered(self) -> Any:
+        """The next message, if it is there. Raises ChildEnded for bytes that are no message."""
+        buffer = self._buffer
+        if len(buffer) < LENGTH.size:
+            return None
+        (size,) = LENGTH.unpack_from(buffer)
+        end = LENGTH.size + size
+        if size > MOST_BYTES:
+            if buffer.startswith(_CRASH):
+                return None  # the stack of a crash: the end of the connection follows
+            raise ChildEnded("its process has sent what is no message of declctl")
+        if len(buffer) < end:
+            return None
+        try:
+            message = _DECODER.decode(memoryview(buffer)[LENGTH.size : end])
+        except msgspec.MsgspecError as fault:
+            raise ChildEnded(f"its process has sent what is no message of declctl: {fault}") from None
+        del buffer[:end]
+        return message
+
+    def _raise_end(self) -> NoReturn:
+        raise ChildEnded
+
+
+def _milliseconds(until: float | None) -> float | None:
+    return None if until is None else max(0.0, (until - time.monotonic()) * 1000)

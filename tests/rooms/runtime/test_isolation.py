@@ -1,0 +1,333 @@
+"""A call in a child: what is believed of it, how it ends, what replaces it. The children are made up."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+
+from declctl.errors import Conflict, InvalidWrite, NotSynced
+from declctl.hooks.calls import describe_with_place, readable_traceback
+from declctl.manifest.model import IsolationMode, IsolationSpec
+from declctl.manifest.plan import HandlerPlan
+from declctl.objects import Change, ChangeReason, ChangeType, ObjectView, Record
+from declctl.objects.frame import FrameCodec
+from declctl.objects.record import Layout
+from declctl.runtime.checking.fork_server import STATUS
+from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, Memo
+from declctl.runtime.handling.failure_log import cause_of
+from declctl.runtime.handling.invocation import CallTimedOut
+from declctl.runtime.isolation.child_process import ChildEnded, ChildProcess
+from declctl.runtime.isolation.children import ChildEnds, HandlerChildren
+from declctl.runtime.isolation.parent_channel import ParentChannel
+from declctl.runtime.isolation.protocol import (
+    Begin,
+    Call,
+    Done,
+    Raised,
+    Ready,
+    encoded,
+    error_from,
+    failure_of,
+)
+from declctl.testing import until
+
+Behaviour = Callable[[ParentChannel, int], None]
+_BODY = b'{"metadata":{"name":"web","namespace":"demo"}}'
+_RECORD = Record(
+    "demo/web", "u\n1", b"", (), _BODY, Layout(api_version="v1", kind="Pod", positions={}, codec=FrameCodec())
+)
+
+
+class MadeUpTemplate:
+    """Forks threads, each of which behaves as a child, and has an exit status."""
+
+    def __init__(self, behave: Behaviour) -> None:
+        self._behave = behave
+        self.forks: list[float] = []  # when
+
+    def fork(self) -> ChildProcess:
+        """A child."""
+        self.forks.append(time.monotonic())
+        (talk, their_talk), (fate, their_fate) = socket.socketpair(), socket.socketpair()
+
+        def run() -> None:
+            channel, status = ParentChannel(their_talk), 0
+            try:
+                assert isinstance(channel.receive(), Begin)
+                channel.send(Ready(os.getpid()))
+                number = 0
+                while True:
+                    assert isinstance(channel.receive(), Call)
+                    number += 1
+                    channel.is_open = True
+                    self._behave(channel, number)
+            except SystemExit as end:
+                status = int(str(end.code))
+            except (EOFError, OSError):
+                pass
+            their_talk.close()
+            exited.append(status)
+            if status:
+                their_fate.send(STATUS.pack(status, False, 0))
+
+        def end() -> None:  # as the process that has forked it
+            their_fate.recv(1)
+            with suppress(OSError):
+                their_talk.shutdown(socket.SHUT_RDWR)
+            if not any(exited):
+                with suppress(OSError):
+                    their_fate.send(STATUS.pack(-9, True, 0))
+            their_fate.close()
+
+        exited: list[int] = []
+        threading.Thread(target=run, daemon=True).start()
+        threading.Thread(target=end, daemon=True).start()
+        return ChildProcess(talk, fate, parent=0)
+
+    def close(self) -> None:
+        """No effect."""
+
+
+def _made(behave: Behaviour, *, timeout: float | None = None, **limits: int) -> HandlerChildren:
+    plan = HandlerPlan(
+        path=(),
+        name="score",
+        resource="pods",
+        timeout=timeout,
+        isolation=IsolationSpec(mode=IsolationMode.PROCESS, **limits),
+    )
+    begin = Begin("score", 1, ["pods"], [], False)
+    template = MadeUpTemplate(behave)
+    children = HandlerChildren(plan, begin, template, ChildEnds())  # type: ignore[arg-type]
+    children.made_up = template  # type: ignore[attr-defined]
+    return children
+
+
+def _call(children: HandlerChildren, memo: Memo | None = None) -> object:
+    view = ObjectView(_RECORD)
+    change = Change(
+        type=ChangeType.ADDED,
+        resource="pods",
+        obj=view,
+        old=None,
+        initial=False,
+        final_state_unknown=False,
+        reason=ChangeReason.WATCH,
+        generation=1,
+        received=0.0,
+    )
+    environment = HandlerEnvironment("score", 1, Listers({}), {}, None, None, None)  # type: ignore[arg-type]
+    context = HandlerContext(environment, lambda: Memo() if memo is None else memo)
+    return children.call(0, {"change": change, "obj": view, "old": None, "ctx": context})
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    until("threads are as before", lambda: threading.active_count() <= before)
+
+
+def _returns(channel: ParentChannel, _number: int) -> None:
+    channel.send(Done())
+
+
+def test_a_child_makes_one_call_after_the_other_until_it_has_made_enough() -> None:
+    """Calls go to the child that is idle; after `maxCalls` another takes its place, and that is counted."""
+    children = _made(_returns, max_calls=2)
+    for _ in range(5):
+        _call(children)
+    found = children.statistics()
+    assert [each.calls for each in found.processes] == [1]
+    assert found.ends == {"Calls": 2}
+    children.close("done")
+
+
+def test_what_has_ended_a_child_is_the_failure_of_its_call() -> None:
+    """An exit status, a closed connection, bytes that are no message, one out of turn: each is named."""
+
+    def exits(_channel: ParentChannel, _number: int) -> None:
+        raise SystemExit(7)
+
+    def leaves(_channel: ParentChannel, _number: int) -> None:
+        raise EOFError
+
+    def babbles(channel: ParentChannel, _number: int) -> None:
+        os.write(channel.fileno(), b"\x00\x00\x00\x01\x05")
+
+    def repeats(channel: ParentChannel, _number: int) -> None:
+        channel.send(Ready(1))
+
+    for behave, cause, words in (
+        (exits, "Exit", "exit status 7"),
+        (leaves, "Protocol", "it has closed its connection"),
+        (babbles, "Protocol", "what is no message of declctl"),
+        (repeats, "Protocol", "out of turn"),
+    ):
+        children = _made(behave)
+        with pytest.raises(ChildEnded, match=words):
+            _call(children)
+        assert list(children.statistics().ends) == [cause]
+        children.close("done")
+
+
+def test_a_child_that_crashes_is_replaced_with_a_growing_delay() -> None:
+    """A crash loop does not fork as fast as it can; a success ends the delay."""
+
+    def crashes_thrice(channel: ParentChannel, _number: int) -> None:
+        if len(forks) < 4:
+            raise SystemExit(1)
+        channel.send(Done())
+
+    children = _made(crashes_thrice)
+    forks = children.made_up.forks  # type: ignore[attr-defined]
+    for _ in range(3):
+        with pytest.raises(ChildEnded):
+            _call(children)
+    _call(children)
+    gaps = [after - before for before, after in pairwise(forks)]
+    assert [gap >= least for gap, least in zip(gaps, (0.1, 0.2, 0.4), strict=True)] == [True] * 3
+    children.close("done")
+
+
+def test_a_call_that_exceeds_its_timeout_ends_with_its_child() -> None:
+    """It fails at once, whether the child is silent or talks on; the next call has another child."""
+
+    def hangs_first(channel: ParentChannel, _number: int) -> None:
+        if len(forks) > 1:
+            channel.send(Done())
+
+    children = _made(hangs_first, timeout=0.2)
+    forks = children.made_up.forks  # type: ignore[attr-defined]
+    with pytest.raises(CallTimedOut, match=r"longer than its timeout of 0\.2 s; its process was ended"):
+        _call(children)
+    _call(children)
+    assert children.statistics().ends == {"Timeout": 1}
+    children.close("done")
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_calls_that_have_to_end_do_so_also_while_they_wait_for_a_child(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a drain reaches the call under way, and the one that waits after a crash."""
+    monkeypatch.setattr("declctl.runtime.isolation.children.FIRST_DELAY", 60.0)
+
+    def crashes_or_hangs(_channel: ParentChannel, _number: int) -> None:
+        if waits:
+            raise SystemExit(1)
+
+    children = _made(crashes_or_hangs)
+    if waits:
+        with pytest.raises(ChildEnded):
+            _call(children)
+    with ThreadPoolExecutor(1) as thread:
+        called = thread.submit(_call, children)
+        until("it waits, or runs", lambda: waits or children.statistics().processes)
+        until("it has ended", lambda: (children.end_calls("the drain is over"), called.done())[1])
+    assert "the drain is over" in str(called.exception())
+    children.close("done")
+
+
+def test_questions_are_answered_in_the_call_and_refused_after_it() -> None:
+    """The memo is read and stored, nonsense is an error of the child alone, and no call is left open."""
+    asked: list[object] = []
+
+    def asks(channel: ParentChannel, _number: int) -> None:
+        def ask(name: str, *given: object) -> object:
+            try:
+                return channel.ask(name, *given)
+            except Exception as error:
+                return str(error)
+
+        asked.extend(
+            [ask("memo"), ask("nothing"), ask("now", 1, 2), ask("read", ["lister", "no"], "get", "a")]
+        )
+        channel.end_call()
+        asked.append(ask("memo"))
+        channel.send(Done(memo={"seen": 2}))
+
+    memo = Memo()
+    memo["seen"] = memo["gone"] = 1
+    children = _made(asks)
+    _call(children, memo)
+    assert asked[0] == {"seen": 1, "gone": 1}
+    assert "there is no question 'nothing'" in str(asked[1])
+    assert "argument" in str(asked[2])
+    assert "no resource is named 'no'" in str(asked[3])
+    assert "ctx is valid for the length of its call" in str(asked[4])
+    assert dict(memo) == {"seen": 2}
+    children.close("done")
+
+
+class _Broken(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+def test_an_exception_arrives_with_what_declctl_needs_of_it() -> None:
+    """Classes of declctl with attributes, causes and groups; of others name, text and place."""
+
+    def sent(error: BaseException) -> BaseException:
+        try:
+            raise error
+        except BaseException as raised:
+            return error_from(failure_of(raised))
+
+    conflict = Conflict(409, "Conflict", "others own it")
+    conflict.fields = [".spec.replicas"]
+    found = sent(conflict)
+    assert isinstance(found, Conflict)
+    assert (found.code, found.reason, list(found.fields)) == (409, "Conflict", [".spec.replicas"])
+    outer = RuntimeError("later")
+    outer.__cause__ = NotSynced("pods", resource="pods", is_relisted=True)
+    unsynced = cause_of(sent(outer), NotSynced)
+    assert unsynced is not None
+    assert unsynced.is_relisted
+    group = sent(ExceptionGroup("two", [InvalidWrite("a"), _Broken()]))
+    assert isinstance(group, ExceptionGroup)
+    assert [type(each).__name__ for each in group.exceptions] == ["InvalidWrite", "_Broken"]
+    own = sent(KeyError("team"))
+    assert describe_with_place(own).startswith("KeyError: 'team' (")
+    assert "Traceback" in readable_traceback(own)
+    assert "test_isolation.py" in readable_traceback(own)
+    assert type(sent(_Broken())).__name__ == "_Broken"
+
+
+def test_a_raise_is_the_failure_of_the_call_and_not_of_the_child() -> None:
+    """The child stays, and its memory of the object is kept."""
+
+    def raises(channel: ParentChannel, _number: int) -> None:
+        channel.send(Raised(failure_of(ValueError("no")), {"tried": True}))
+
+    memo, children = Memo(), _made(raises)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            _call(children, memo)
+    assert dict(memo) == {"tried": True}
+    assert (len(children.statistics().processes), children.statistics().ends) == (1, {})
+    children.close("done")
+
+
+def test_a_message_may_come_in_parts_and_several_at_once() -> None:
+    """What the socket makes of the bytes does not matter."""
+    (ours, theirs), (fate, their_fate) = socket.socketpair(), socket.socketpair()
+    child = ChildProcess(ours, fate, parent=0)
+    data = encoded(Ready(1)) + encoded(Done(2.5)) + encoded(Ready(3))
+
+    def send() -> None:
+        for part in (data[:3], data[3:9], data[9:]):
+            theirs.sendall(part)
+            time.sleep(0)
+
+    threading.Thread(target=send).start()
+    assert [child.receive(time.monotonic() + 30) for _ in range(3)] == [Ready(1), Done(2.5), Ready(3)]
+    their_fate.close()
+    child.close()
+    theirs.close()
