@@ -34,12 +34,13 @@ from declctl.runtime.handling.context import (
 )
 from declctl.runtime.isolation.child_context import (
     CacheOfParent,
+    ClientsOfParent,
     ClusterOfParent,
     ParentClock,
     ParentLog,
     snapshot_of_parent,
 )
-from declctl.runtime.isolation.parent_channel import ParentChannel
+from declctl.runtime.isolation.parent_channel import CallChannel, ParentChannel
 from declctl.runtime.isolation.protocol import (
     Begin,
     Call,
@@ -64,43 +65,30 @@ class Child:
         self, channel: ParentChannel, begin: Begin, target: HookTarget, config: Mapping[str, Any]
     ) -> None:
         self._channel = channel
+        self._begin = begin
+        self._config = config
         self._hooks = target.implementations
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._memo: Memo | None = None  # of the call that runs, once it was read
+        self._memo: Memo | None = None  # of that call, once it was read
         self._memo_before = ""
-        self._snapshots = Snapshots({name: snapshot_of_parent(channel, name) for name in begin.snapshots})
-        self._environment = HandlerEnvironment(
-            begin.handler,
-            begin.generation,
-            Listers(
-                {
-                    name: cast("Any", CacheOfParent(channel, ("lister", name), name))
-                    for name in begin.resources
-                }
-            ),
-            config,
-            cast("ClusterAccess", ClusterOfParent(channel)),
-            _send_logs(channel),
-            ParentClock(channel),
-            begin.dry_run,
-        )
+        self._clients = ClientsOfParent(channel)
+        self._log = _send_logs(channel)
 
     def run(self) -> None:
-        """Call hooks until the parent closes the socket."""
+        """Call hooks until the parent closes the socket, which ends the process."""
         self._channel.send(Ready(os.getpid()))
         while True:
-            message = self._channel.receive()
-            if isinstance(message, Call):
-                self._channel.send(self._answer(message))
+            call = self._channel.next_call()
+            self._channel.send(self._answer(call))
 
     def _answer(self, message: Call) -> Done | Raised:
         self._memo, self._memo_before = None, ""
         if message.level != self._channel.level:
             self._channel.level = message.level
             logging.getLogger().setLevel(message.level)  # slow: it looks at every logger
-        self._channel.is_open = True
+        channel = self._channel.open(message.number)
         try:
-            result = self._call(self._hooks[message.hook], _arguments(message.subject))
+            result = self._call(channel, self._hooks[message.hook], _arguments(message.subject))
             if result is None or isinstance(result, Requeue):
                 return Done(None if result is None else result.after, "", self._changed())
             return Done(None, type(result).__name__, self._changed())
@@ -108,38 +96,47 @@ class Child:
             cause = error.__cause__ if isinstance(error, HandlerFailed) and error.__cause__ else error
             return Raised(failure_of(cause), self._changed())
         finally:
-            self._channel.end_call()
+            self._channel.close()
             for stream in (sys.stdout, sys.stderr):  # a process that is ended flushes nothing
                 with suppress(Exception):
                     stream.flush()
 
-    def _call(self, hook: Implementation, arguments: dict[str, object]) -> Any:
+    def _environment(self, channel: CallChannel) -> HandlerEnvironment:
+        """What contexts of one call have in common: whatever outlives the call gets no further answer."""
+        begin = self._begin
+        listers = {
+            name: cast("Any", CacheOfParent(channel, ("lister", name), name)) for name in begin.resources
+        }
+        return HandlerEnvironment(
+            begin.handler,
+            begin.generation,
+            Listers(listers),
+            self._config,
+            cast("ClusterAccess", ClusterOfParent(channel, self._clients)),
+            self._log,
+            ParentClock(channel),
+            begin.dry_run,
+        )
+
+    def _call(self, channel: CallChannel, hook: Implementation, arguments: dict[str, object]) -> Any:
         subject = cast("Change | Request", arguments.get("change") or arguments["request"])
         obj = subject.obj
         request_id = subject.id if isinstance(subject, Request) else ""
         scope = CallScope(str(subject.key), obj, request_id)
-        arguments["ctx"] = HandlerContext(self._environment, self._remembered, scope, self._snapshots)
+        snapshots = Snapshots({name: snapshot_of_parent(channel, name) for name in self._begin.snapshots})
+        environment = self._environment(channel)
+        arguments["ctx"] = HandlerContext(environment, self._remembered, scope, snapshots)
         if not hook.is_async:
             return call(hook, arguments)
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._loop)
-        self._loop.add_reader(self._channel.fileno(), self._read)
-        try:
-            return self._loop.run_until_complete(call_async(hook, arguments))
-        finally:
-            self._loop.remove_reader(self._channel.fileno())
-
-    def _read(self) -> None:
-        try:
-            self._channel.read_ready()
-        except (EOFError, OSError):
-            os._exit(0)  # the parent is gone
+        return self._loop.run_until_complete(call_async(hook, arguments))
 
     def _remembered(self) -> Memo:
         if self._memo is None:
             self._memo = Memo()
-            self._memo.update(self._channel.ask("memo"))
+            self._memo.update(self._channel.running.ask("memo"))
             self._memo_before = _text_of(self._memo)
         return self._memo
 
@@ -238,8 +235,7 @@ def serve(talk: socket.socket, code: LoadedCode) -> None:
     _end_with_parent()
     channel = ParentChannel(talk)
     try:
-        begin = channel.receive()
-        assert isinstance(begin, Begin)
+        begin = channel.begin()
         Child(channel, begin, code.targets[begin.handler], code.configs.get(begin.handler, {})).run()
     except (EOFError, ConnectionError):
         return  # the parent is gone, or needs this child no more

@@ -56,7 +56,8 @@ class _Requests:
         if post_params:
             raise RuntimeError(f"{method} {parts.path}: an isolated handler can't send a form")
         path = url.removeprefix(_HOST)
-        return self._channel.begin("request", method, path, dict(headers or {}), body)
+        call = self._channel.running
+        return call.begin(lambda answer: answer, "request", method, path, dict(headers or {}), body)
 
 
 class _SyncRequests(_Requests):

@@ -7,7 +7,6 @@ client, the parent does what it would do for a call in its own process, with the
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, Generic, TypeVar, cast
 
@@ -19,7 +18,7 @@ from declctl.kit.clock import SystemClock
 from declctl.kit.text import exception_text
 from declctl.objects import GroupVersionKind, LabelSelector, ObjectKey, ObjectView
 from declctl.runtime.handling.context import WriteWork
-from declctl.runtime.isolation.parent_channel import ParentChannel, Question
+from declctl.runtime.isolation.parent_channel import CallChannel, ParentChannel
 from declctl.runtime.isolation.protocol import WRITTEN, Tell, WireObject, record_from
 from declctl.writes import (
     AppliedSet,
@@ -39,7 +38,7 @@ T = TypeVar("T")
 class ParentClock(SystemClock):
     """The clock of the parent, which a test advances."""
 
-    def __init__(self, channel: ParentChannel) -> None:
+    def __init__(self, channel: CallChannel) -> None:
         super().__init__()
         self._channel = channel
 
@@ -57,7 +56,7 @@ class ParentLog:
 
     def tell(self, level: str, event: object, fields: Mapping[str, Any]) -> None:
         """Send a line."""
-        self._channel.send(
+        self._channel.tell(
             Tell(self._logger, level, str(event), {str(n): _shown(v) for n, v in fields.items()})
         )
 
@@ -86,7 +85,7 @@ class CacheOfParent:
     `source` is the kind (lister, snapshot, taken) and the name or number, as the parent knows it.
     """
 
-    def __init__(self, channel: ParentChannel, source: tuple[str, str | int], name: str) -> None:
+    def __init__(self, channel: CallChannel, source: tuple[str, str | int], name: str) -> None:
         self._channel = channel
         self._source = source
         self.name = name
@@ -152,7 +151,7 @@ def _views(found: Any) -> Views:
     return Views([record_from(each) for each in msgspec.convert(found, list[WireObject])])
 
 
-def snapshot_of_parent(channel: ParentChannel, name: str) -> CacheSnapshot:
+def snapshot_of_parent(channel: CallChannel, name: str) -> CacheSnapshot:
     """A snapshot of `includeSnapshotsFrom`."""
     return cast("CacheSnapshot", CacheOfParent(channel, ("snapshot", name), name))
 
@@ -160,7 +159,7 @@ def snapshot_of_parent(channel: ParentChannel, name: str) -> CacheSnapshot:
 class WritesOfParent:
     """The writes of one call (`HandlerWrites`): checked here, and made by the parent."""
 
-    def __init__(self, channel: ParentChannel, scope: CallScope) -> None:
+    def __init__(self, channel: CallChannel, scope: CallScope) -> None:
         self._channel = channel
         self._scope = scope
 
@@ -194,43 +193,8 @@ class WritesOfParent:
         return work.future
 
     def _work(self, read: Callable[[Any], T], name: str, *given: Any) -> WriteWork[T]:
-        future = _Read(self._channel.begin(name, *given), read)
+        future = self._channel.begin(read, name, *given)
         return _Asked(name, _answer_of(future), future)
-
-
-class _Read(Future[T]):
-    """A question whose answer is made a value of the library."""
-
-    def __init__(self, question: Question, read: Callable[[Any], T]) -> None:
-        super().__init__()
-        self._question = question
-        self._of = read
-        question.add_done_callback(self._answered)
-
-    def result(self, timeout: float | None = None) -> T:
-        """The value."""
-        if not self.done():
-            with suppress(BaseException):  # it is the exception of this future, too
-                self._question.result(timeout)
-        return super().result(timeout)
-
-    def cancel(self) -> bool:
-        """Cancel the question, too."""
-        self._question.cancel()
-        return super().cancel()
-
-    def _answered(self, question: Future[Any]) -> None:
-        if question.cancelled():
-            Future.cancel(self)
-        elif not self.set_running_or_notify_cancel():
-            question.exception()
-        elif (error := question.exception()) is not None:
-            self.set_exception(error)
-        else:
-            try:
-                self.set_result(self._of(question.result()))
-            except Exception as fault:  # noqa: BLE001 - raised where it is awaited
-                self.set_exception(fault)
 
 
 class _Asked(WriteWork[T], Generic[T], frozen=True):
@@ -254,17 +218,16 @@ def _applied(found: Any) -> AppliedSet:
     return AppliedSet(applied, pruned)
 
 
-class ClusterOfParent:
-    """The access to the cluster (`ClusterAccess`) of the contexts of a child."""
+class ClientsOfParent:
+    """The official clients of a child, whose requests the parent sends for the call that runs."""
 
     def __init__(self, channel: ParentChannel) -> None:
         self._channel = channel
         self._async: dict[asyncio.AbstractEventLoop, Any] = {}
         self._sync: Any = None
 
-    @property
-    def client(self) -> Any:
-        """The official asynchronous ApiClient, whose requests the parent sends."""
+    def asynchronous(self) -> Any:
+        """The asynchronous ApiClient of this loop. Raises RuntimeError where none runs."""
         loop = running_loop()
         if loop is None:
             raise RuntimeError(
@@ -277,14 +240,31 @@ class ClusterOfParent:
             self._async[loop] = async_client(self._channel)
         return self._async[loop]
 
-    @property
-    def sync_client(self) -> Any:
-        """The official synchronous ApiClient, whose requests the parent sends."""
+    def synchronous(self) -> Any:
+        """The synchronous ApiClient."""
         if self._sync is None:
             from declctl.runtime.isolation.child_clients import sync_client  # late: half a second
 
             self._sync = sync_client(self._channel)
         return self._sync
+
+
+class ClusterOfParent:
+    """The access to the cluster (`ClusterAccess`) of the context of one call."""
+
+    def __init__(self, channel: CallChannel, clients: ClientsOfParent) -> None:
+        self._channel = channel
+        self._clients = clients
+
+    @property
+    def client(self) -> Any:
+        """The official asynchronous ApiClient, whose requests the parent sends."""
+        return self._clients.asynchronous()
+
+    @property
+    def sync_client(self) -> Any:
+        """The official synchronous ApiClient, whose requests the parent sends."""
+        return self._clients.synchronous()
 
     def writes(self, _environment: object, scope: CallScope) -> WritesOfParent:
         """The writes of one call."""

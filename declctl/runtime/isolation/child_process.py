@@ -23,8 +23,10 @@ from declctl.runtime.isolation.protocol import (
     MOST_BYTES,
     Answer,
     Begin,
+    Done,
     FromChild,
     Pending,
+    Raised,
     Ready,
     encoded,
     failure_of,
@@ -57,10 +59,11 @@ class ChildProcess:
         self._fate = fate  # shut down to kill the child; its status comes back
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._buffer = bytearray()
-        self._answers = deque[tuple[int, Pending]]()  # that are done, and not sent
+        self._answers = deque[tuple[int, int, Pending]]()  # of call and question; done, and not sent
         self._poll = select.poll()
         self._poll.register(talk, select.POLLIN)
         self._poll.register(self._woken, select.POLLIN)
+        self._next_look = 0.0  # monotonic seconds, at the memory
         self._memory: int | None = None  # descriptor of its statm
         self._process: int | None = None  # descriptor of the process (pidfd), for signals
         self._at_end = False  # of the connection
@@ -110,20 +113,16 @@ class ChildProcess:
             self._wake_up()
 
     def send(self, data: bytes, until: float | None) -> None:
-        """Send bytes. Raises ChildEnded, and TimeoutError at the monotonic time `until`."""
+        """Send bytes. Raises ChildEnded, and TimeoutError at the monotonic time `until`.
+
+        Reads meanwhile: a child that waits until its own message is read would never read this one.
+        """
         rest = memoryview(data)
         while rest:
             try:
                 rest = rest[self._talk.send(rest) :]
             except BlockingIOError:
-                # It does not read: it is computing, or busy with what was sent before.
-                sending = select.poll()
-                sending.register(self._talk, select.POLLOUT)
-                sending.register(self._woken, select.POLLIN)
-                if not sending.poll(_milliseconds(until)):
-                    raise TimeoutError from None
-                if self.killed:
-                    self._raise_end()
+                self._wait(until, sends=True)
             except OSError:
                 self._at_end = True
                 self._raise_end()
@@ -131,41 +130,50 @@ class ChildProcess:
     def receive(self, until: float | None, look: Callable[[], None] | None = None) -> Any:
         """The next message of the child. Sends answers meanwhile. Raises as `send` does.
 
-        `look` is called now and then while nothing comes.
+        `look` is called now and then, whatever comes.
         """
         while True:
             if self._answers:
                 self._send_answers(until)
+            if look is not None and time.monotonic() >= self._next_look:
+                self._next_look = time.monotonic() + _LOOK_SECONDS
+                look()
             message = self._buffered()
             if message is not None:
-                return message
-            left = _milliseconds(until)
-            if look is not None:
-                left = _LOOK_SECONDS * 1000 if left is None else min(left, _LOOK_SECONDS * 1000)
-            ready = self._poll.poll(left)
-            if self.killed:
-                self._raise_end()
-            if not ready:
-                if until is not None and time.monotonic() >= until:
+                # Also of a child that talks without end.
+                if until is not None and time.monotonic() >= until and not isinstance(message, Done | Raised):
                     raise TimeoutError
-                if look is not None:
-                    look()
-                continue
-            for descriptor, _ in ready:
-                if descriptor == self._woken:
-                    with suppress(BlockingIOError):
-                        os.read(self._woken, 4096)
-                    continue
-                if not self._read():
-                    self._raise_end()
+                return message
+            self._wait(until, looks=look is not None)
+
+    def _wait(self, until: float | None, *, sends: bool = False, looks: bool = False) -> None:
+        """Wait until the child can be read, or written to, or somebody wakes this thread; read what is there.
+
+        Raises as `send` does. With `looks`, the wait is short.
+        """
+        left = _milliseconds(until)
+        if looks:
+            left = _LOOK_SECONDS * 1000 if left is None else min(left, _LOOK_SECONDS * 1000)
+        self._poll.modify(self._talk, select.POLLIN | (select.POLLOUT if sends else 0))
+        ready = dict(self._poll.poll(left))
+        if self.killed:
+            self._raise_end()
+        if not ready and until is not None and time.monotonic() >= until:
+            raise TimeoutError
+        if self._woken in ready:
+            with suppress(BlockingIOError):
+                os.read(self._woken, 4096)
+        if ready.get(self._talk.fileno(), 0) & ~select.POLLOUT and not self._read():
+            self._raise_end()
 
     def answer_later(self, number: int, pending: Pending) -> None:
-        """Answer a question when its future is done."""
+        """Answer a question of the present call when its future is done."""
+        call = self.calls
 
         def done(_: Future[Any]) -> None:
             with self._lock:
                 if not self._closed:
-                    self._answers.append((number, pending))
+                    self._answers.append((call, number, pending))
                     self._wake_up()
 
         pending.future.add_done_callback(done)
@@ -256,14 +264,17 @@ class ChildProcess:
 
     def _send_answers(self, until: float | None) -> None:
         while self._answers:
-            number, pending = self._answers.popleft()
-            if pending.future.cancelled():
-                continue
-            error = pending.future.exception()
-            if error is not None:
-                self.send(encoded(Answer(number, None, failure_of(error, most=3))), until)
-            else:
-                self.send(encoded(Answer(number, pending.wire(pending.future.result()))), until)
+            call, number, pending = self._answers.popleft()
+            if call == self.calls and not pending.future.cancelled():
+                self.answer(number, lambda found=pending: found.wire(found.future.result()), until)
+
+    def answer(self, number: int, find: Callable[[], Any], until: float | None) -> None:
+        """Answer a question of the present call with what `find` returns, or raises. Raises as `send` does."""
+        try:
+            data = encoded(Answer(self.calls, number, find()))
+        except Exception as error:  # noqa: BLE001 - the child raises it
+            data = encoded(Answer(self.calls, number, None, failure_of(error, most=3)))
+        self.send(data, until)
 
     def _buffered(self) -> Any:
         """The next message, if it is there. Raises ChildEnded for bytes that are no message."""

@@ -40,7 +40,6 @@ from declctl.runtime.isolation.protocol import (
     CANCEL,
     LENGTH,
     MOST_BYTES,
-    Answer,
     Ask,
     Begin,
     Call,
@@ -240,12 +239,11 @@ class HandlerChildren:
         context: HandlerContext = arguments["ctx"]
         here = context.for_other_process()
         subject = arguments.get("change") or arguments["request"]
-        data = encoded(Call(position, _wire(subject), here.log_level))
         child, timeout = self._take(), self._plan.timeout
         until = None if timeout is None else time.monotonic() + timeout
         try:
             child.calls += 1
-            child.send(data, until)
+            child.send(encoded(Call(child.calls, position, _wire(subject), here.log_level)), until)
             result = self._serve(child, until, here)
         except ChildEnded as end:
             place = child.place
@@ -289,6 +287,8 @@ class HandlerChildren:
                     served = CallOfChild(call)
                 if isinstance(message, Ask):
                     assert served is not None
+                    if message.call != child.calls:
+                        continue  # something has outlived an earlier call
                     if message.name == CANCEL:
                         if (found := pending.get(message.given[0])) is not None:
                             found.future.cancel()
@@ -304,11 +304,11 @@ class HandlerChildren:
                 else:
                     raise ChildEnded("its process has sent a message out of turn")
         finally:
-            for found in pending.values():
+            for found in tuple(pending.values()):
                 found.future.cancel()
 
+    @staticmethod
     def _answer(
-        self,
         child: ChildProcess,
         served: CallOfChild,
         question: Ask,
@@ -317,14 +317,19 @@ class HandlerChildren:
     ) -> None:
         try:
             found = served.answer(question.name, question.given)
-            if isinstance(found, Pending):
-                pending[question.number] = found
-                child.answer_later(question.number, found)
-                return
-            data = encoded(Answer(question.number, found))
         except Exception as error:  # noqa: BLE001 - the child raises it
-            data = encoded(Answer(question.number, None, failure_of(error, most=3)))
-        child.send(data, until)
+
+            def failed(error: Exception = error) -> Any:
+                raise error
+
+            child.answer(question.number, failed, until)
+            return
+        if isinstance(found, Pending):
+            pending[question.number] = found
+            found.future.add_done_callback(lambda _: pending.pop(question.number, None))
+            child.answer_later(question.number, found)
+        else:
+            child.answer(question.number, lambda: found, until)
 
     def _look(self, child: ChildProcess) -> None:
         """Kill a child that takes far too much memory amid its call."""

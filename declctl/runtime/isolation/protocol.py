@@ -90,6 +90,7 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=0):
 class Call(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=1):
     """A call of one hook of the handler; `hook` is its position among all of them."""
 
+    number: int  # in this child
     hook: int
     subject: WireChange | WireRequest
     level: int = 0  # of the log: lower lines are not sent
@@ -109,16 +110,21 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=2):
-    """The answer to the question of a number."""
+    """The answer to the question of a number, in the call of a number."""
 
+    call: int
     number: int
     value: Any = None
     failure: Failure | None = None
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=3):
-    """A question of `ctx`, by its name in `parent_context`, with its arguments."""
+    """A question of `ctx`, by its name in `parent_context`, with its arguments.
 
+    `call` is the number of its call in the child: a question that comes too late is none of the next call.
+    """
+
+    call: int
     number: int
     name: str
     given: list[Any] = []
