@@ -75,10 +75,9 @@ class Child:
         self._log = _send_logs(channel)
 
     def run(self) -> None:
-        """Call hooks until the parent closes the socket, which ends the process."""
+        """Call hooks until the parent closes the socket."""
         self._channel.send(Ready(os.getpid()))
-        while True:
-            call = self._channel.next_call()
+        while (call := self._channel.next_call()) is not None:
             self._channel.send(self._answer(call))
 
     def _answer(self, message: Call) -> Done | Raised:

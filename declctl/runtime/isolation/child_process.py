@@ -265,11 +265,11 @@ class ChildProcess:
     def _send_answers(self, until: float | None) -> None:
         while self._answers:
             call, number, pending = self._answers.popleft()
-            if call == self.calls and not pending.future.cancelled():
+            if call == self.calls:
                 self.answer(number, lambda found=pending: found.wire(found.future.result()), until)
 
     def answer(self, number: int, find: Callable[[], Any], until: float | None) -> None:
-        """Answer a question of the present call with what `find` returns, or raises. Raises as `send` does."""
+        """Answer a question of the present call with what `find` returns or raises. Raises as `send` does."""
         try:
             data = encoded(Answer(self.calls, number, find()))
         except Exception as error:  # noqa: BLE001 - the child raises it

@@ -52,7 +52,6 @@ from declctl.runtime.isolation.protocol import (
     WireRequest,
     encoded,
     error_from,
-    failure_of,
     wire_causes,
     wire_object,
     wire_view,

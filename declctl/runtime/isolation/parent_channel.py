@@ -5,7 +5,6 @@ has outlived it, and no answer reaches another call.
 """
 
 import itertools
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -40,7 +39,7 @@ class ParentChannel:
         self._talk = talk
         self._sending = threading.Lock()
         self.level = 0  # of the log, for this call
-        self._calls: SimpleQueue[Call] = SimpleQueue()
+        self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._asked = threading.Lock()  # guards the fields below
         self._call: CallChannel | None = None  # that runs
 
@@ -51,8 +50,8 @@ class ParentChannel:
         threading.Thread(target=self._read, name="declctl-channel", daemon=True).start()
         return message
 
-    def next_call(self) -> Call:
-        """Wait for a call."""
+    def next_call(self) -> Call | None:
+        """Wait for a call; None if the parent is gone, or needs this child no more."""
         return self._calls.get()
 
     def send(self, message: FromChild) -> None:
@@ -99,7 +98,8 @@ class ParentChannel:
                     if call is not None:
                         call.answered(message)
         except (EOFError, OSError):
-            os._exit(0)  # the parent is gone, or needs this child no more
+            self.close()
+            self._calls.put(None)
 
     def _receive(self) -> Begin | Call | Answer:
         size = LENGTH.unpack(self._exactly(LENGTH.size))[0]

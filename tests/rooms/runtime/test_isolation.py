@@ -24,13 +24,14 @@ from declctl.runtime.handling.failure_log import cause_of
 from declctl.runtime.handling.invocation import CallTimedOut
 from declctl.runtime.isolation.child_process import ChildEnded, ChildProcess
 from declctl.runtime.isolation.children import ChildEnds, HandlerChildren
-from declctl.runtime.isolation.parent_channel import ParentChannel
+from declctl.runtime.isolation.parent_channel import CallChannel, ParentChannel
 from declctl.runtime.isolation.protocol import (
+    Ask,
     Begin,
-    Call,
     Done,
     Raised,
     Ready,
+    Tell,
     encoded,
     error_from,
     failure_of,
@@ -57,21 +58,20 @@ class MadeUpTemplate:
         (talk, their_talk), (fate, their_fate) = socket.socketpair(), socket.socketpair()
 
         def run() -> None:
-            channel, status = ParentChannel(their_talk), 0
+            channel, status, number = ParentChannel(their_talk), 0, 0
             try:
-                assert isinstance(channel.receive(), Begin)
+                channel.begin()
                 channel.send(Ready(os.getpid()))
-                number = 0
-                while True:
-                    assert isinstance(channel.receive(), Call)
-                    number += 1
-                    channel.is_open = True
-                    self._behave(channel, number)
+                while (call := channel.next_call()) is not None:
+                    channel.open(call.number)
+                    self._behave(channel, number := number + 1)
+                    channel.close()
             except SystemExit as end:
                 status = int(str(end.code))
             except (EOFError, OSError):
                 pass
-            their_talk.close()
+            with suppress(OSError):
+                their_talk.shutdown(socket.SHUT_RDWR)  # its own thread reads it still
             exited.append(status)
             if status:
                 their_fate.send(STATUS.pack(status, False, 0))
@@ -159,7 +159,7 @@ def test_what_has_ended_a_child_is_the_failure_of_its_call() -> None:
         raise EOFError
 
     def babbles(channel: ParentChannel, _number: int) -> None:
-        os.write(channel.fileno(), b"\x00\x00\x00\x01\x05")
+        channel.send(5)  # type: ignore[arg-type]
 
     def repeats(channel: ParentChannel, _number: int) -> None:
         channel.send(Ready(1))
@@ -240,16 +240,18 @@ def test_questions_are_answered_in_the_call_and_refused_after_it() -> None:
     asked: list[object] = []
 
     def asks(channel: ParentChannel, _number: int) -> None:
+        opened = channel.running
+
         def ask(name: str, *given: object) -> object:
             try:
-                return channel.ask(name, *given)
+                return opened.ask(name, *given)
             except Exception as error:
                 return str(error)
 
         asked.extend(
             [ask("memo"), ask("nothing"), ask("now", 1, 2), ask("read", ["lister", "no"], "get", "a")]
         )
-        channel.end_call()
+        channel.close()
         asked.append(ask("memo"))
         channel.send(Done(memo={"seen": 2}))
 
@@ -331,3 +333,54 @@ def test_a_message_may_come_in_parts_and_several_at_once() -> None:
     their_fate.close()
     child.close()
     theirs.close()
+
+
+def test_what_outlives_its_call_asks_nothing_of_the_next_one() -> None:
+    """A thread that a hook has left must not write to the object of another call."""
+    refused: list[str] = []
+
+    def leaves_a_channel(channel: ParentChannel, number: int) -> None:
+        if number == 1:
+            left.append(channel.running)
+        else:
+            with pytest.raises(RuntimeError, match="this call has ended") as raised:
+                left[0].ask("memo")
+            refused.append(str(raised.value))
+            channel.send(Ask(1, 1, "patch_status", [[], {}]))  # sent before the end of its call, and late
+        channel.send(Done())
+
+    left: list[CallChannel] = []
+    children = _made(leaves_a_channel)
+    for _ in range(2):
+        _call(children)
+    assert len(refused) == 1
+    children.close("done")
+
+
+def test_a_child_that_talks_without_end_is_ended_at_its_timeout() -> None:
+    """Lines of the log do not keep a call alive, nor do questions that nobody reads the answers to."""
+
+    def talks(channel: ParentChannel, _number: int) -> None:
+        while True:
+            channel.tell(Tell("talker", "debug", "again", {}))
+
+    children = _made(talks, timeout=0.3)
+    with pytest.raises(CallTimedOut):
+        _call(children)
+    children.close("done")
+
+
+def test_a_child_and_its_parent_do_not_wait_for_each_other() -> None:
+    """A thousand questions at once, with large answers: both sides have more to say than a socket holds."""
+
+    def asks(channel: ParentChannel, _number: int) -> None:
+        opened = channel.running
+        asked = [opened.begin(len, "memo", *["x" * 10_000]) for _ in range(1000)]
+        found.append(sum("argument" in str(each.exception()) for each in asked))
+        channel.send(Done())
+
+    found: list[int] = []
+    children = _made(asks, timeout=60.0)
+    _call(children)
+    assert found == [1000]
+    children.close("done")
