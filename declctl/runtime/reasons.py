@@ -292,8 +292,8 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
         "A handler is not called: calls that have exceeded its `timeout`, or the drain of a reload, do not "
         "return, and their number is four times its queue.concurrency.",
         "the log names the calls; give the requests of the handler time limits and save: an edit of its code "
-        "gets new workers, and so does the return of a call. With `isolation: {mode: Process}`, each call ends "
-        "at its timeout",
+        "gets new workers, and so does the return of a call. With `isolation: {mode: Process}`, each call "
+        "ends at its timeout",
     ),
     _unhealthy(
         "CallHangs",
