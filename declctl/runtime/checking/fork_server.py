@@ -74,6 +74,7 @@ class ForkServer:
         self._answer = answer
         self._guards_memory = guards_memory
         self._children: dict[int, _Child] = {}
+        self._others = _children_of_this_process()  # that an import has started in this process itself
         self._selector = selectors.DefaultSelector()
         # The end of a child (SIGCHLD) writes a byte into this pair, for which `select` can wait.
         self._woken, self._wake = socket.socketpair()
@@ -132,6 +133,7 @@ class ForkServer:
         try:
             # A group of its own: one signal ends the child with what the import starts.
             os.setpgid(0, 0)
+            inherit_orphans()  # while it lives: what it detaches comes to the server after its end, not before
             self._forget(fate)
             # A crash writes the stack, too. It is written even where C code holds the interpreter lock.
             faulthandler.enable(file=talk, all_threads=False)
@@ -187,13 +189,13 @@ class ForkServer:
                 child.fate.send(STATUS.pack(os.waitstatus_to_exitcode(status), child.end_requested, memory))
 
     def _end_orphans(self) -> None:
-        """Kill the processes that an import has started in other groups.
+        """Kill the processes that a child which has ended has started in other groups.
 
         As a subreaper, this process is their parent now. Their children become its children in the next
-        round. An import beside this one loses the processes that it has detached, and nothing else.
+        round. What other children have started is theirs, as each of them is a subreaper, too.
         """
         for _ in range(_MOST_ROUNDS):
-            orphans = _children_of_this_process() - self._children.keys()
+            orphans = _children_of_this_process() - self._children.keys() - self._others
             if not orphans:
                 return
             for pid in orphans:
