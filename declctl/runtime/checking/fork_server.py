@@ -133,7 +133,7 @@ class ForkServer:
         try:
             # A group of its own: one signal ends the child with what the import starts.
             os.setpgid(0, 0)
-            inherit_orphans()  # while it lives: what it detaches comes to the server after its end, not before
+            inherit_orphans()  # so that what it detaches comes to the server at its end, and not before
             self._forget(fate)
             # A crash writes the stack, too. It is written even where C code holds the interpreter lock.
             faulthandler.enable(file=talk, all_threads=False)

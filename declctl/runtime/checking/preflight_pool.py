@@ -67,7 +67,7 @@ class PreflightProcess:
         """
         with self._talk, self._fate:
             with suppress(OSError):  # the child is gone, or was closed
-                self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(_BEGIN_SECONDS))
+                self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval(_BEGIN_SECONDS))
                 self._talk.sendall(b"%f\n" % (limit + ORPHAN_SECONDS))
                 self._talk.sendall(declaration)
                 self._talk.shutdown(socket.SHUT_WR)
@@ -97,7 +97,7 @@ class PreflightProcess:
 
     def _has_begun(self) -> bool:
         """Wait for the first report; False if it does not come. True if the child is gone."""
-        self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(_BEGIN_SECONDS))
+        self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(_BEGIN_SECONDS))
         try:
             self._reports = self._talk.recv(_MUCH)
         except BlockingIOError:
@@ -113,7 +113,7 @@ class PreflightProcess:
         """
         try:
             while (left := until - time.monotonic()) > 0:
-                self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(left))
+                self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(left))
                 part = self._talk.recv(_MUCH, socket.MSG_WAITALL)
                 if not part:
                     return True
@@ -150,7 +150,7 @@ class PreflightProcess:
         return None
 
 
-def _timeval(seconds: float) -> bytes:
+def timeval(seconds: float) -> bytes:
     """A struct timeval. At least a millisecond, as 0 means no timeout."""
     whole, part = divmod(seconds + 0.001, 1)
     return struct.pack("ll", int(whole), int(part * 1e6))
@@ -280,6 +280,10 @@ class ForkServerProcess:
             fate.close()
             raise
         return talk, fate
+
+    def kill(self) -> None:
+        """End the server at once, if it does not look at its socket. From any thread."""
+        self._process.kill()
 
     def close(self) -> None:
         """End the server and wait until it is gone."""

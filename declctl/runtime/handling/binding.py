@@ -83,7 +83,7 @@ class IsolationStatistics(msgspec.Struct, frozen=True):
 class Isolation(Protocol):
     """The processes that make the calls of a binding. From any thread."""
 
-    def end_calls(self, why: str) -> None:
+    def stop_calls(self, why: str) -> None:
         """End the calls that run, with their processes; `why` is their failure, in words."""
         ...
 

@@ -183,7 +183,7 @@ class CallsUnderWay(Generic[T]):
         # Zombies were given up before, and are not counted again.
         stuck = [invocation for invocation in self.of(binding) if not invocation.overdue]
         if binding is not None and binding.isolation is not None:
-            binding.isolation.end_calls(f"it outlived {at}")
+            binding.isolation.stop_calls(f"it outlived {at}")
             return len(stuck)
         for invocation in stuck:
             invocation.cancelled_at = at

@@ -238,11 +238,11 @@ class HandlerSlot(ABC, Generic[T]):
             self.invocations.under_way.abandon(binding, at=at) for binding in tuple(self._bindings.values())
         )
 
-    def end_isolated_calls(self, at: str) -> None:
+    def stop_isolated_calls(self, at: str) -> None:
         """End the calls in other processes that still run at this moment."""
         for binding in tuple(self._bindings.values()):
             if binding.isolation is not None:
-                binding.isolation.end_calls(f"it outlived {at}")
+                binding.isolation.stop_calls(f"it outlived {at}")
 
     def waiting(self, epoch: int) -> int:
         """The number of changes of an ended epoch that no call has begun for; 0 after `hand_over`.

@@ -12,28 +12,27 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
-
-import msgspec
+from typing import Any
 
 from declctl.runtime.checking.fork_server import STACK_SIGNAL, STATUS
 from declctl.runtime.handling.binding import ChildStatistics
 from declctl.runtime.isolation.protocol import (
-    LENGTH,
-    MOST_BYTES,
     Answer,
     Begin,
+    Call,
     Done,
     FromChild,
+    MessageReader,
     Pending,
     Raised,
     Ready,
+    WireChange,
+    WireRequest,
     encoded,
     failure_of,
 )
 
-_DECODER = msgspec.msgpack.Decoder(FromChild)
-_READ = 1 << 18  # bytes read at once
+_READ = 1 << 16  # bytes read at once
 _READY_SECONDS = 30.0  # for a child to be there, on a busy machine
 _EXIT_SECONDS = 1.0  # between the end of its connection and its exit
 _STATUS_SECONDS = 5.0  # for the exit status of a child that is gone
@@ -46,8 +45,8 @@ _LIBRARY = str(Path(os.__file__).parent)
 _HOST = str(Path(__file__).parents[2])
 
 
-class ChildEnded(Exception):
-    """A call has ended without a result, as its process has ended. The message has the cause."""
+class ProcessLost(Exception):
+    """A call has ended without a result, as its process is gone. The message has the cause."""
 
 
 class ChildProcess:
@@ -58,7 +57,7 @@ class ChildProcess:
         self._parent = parent  # the process that has forked it
         self._fate = fate  # shut down to kill the child; its status comes back
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._buffer = bytearray()
+        self._messages = MessageReader(FromChild)
         self._answers = deque[tuple[int, int, Pending]]()  # of call and question; done, and not sent
         self._poll = select.poll()
         self._poll.register(talk, select.POLLIN)
@@ -67,24 +66,24 @@ class ChildProcess:
         self._memory: int | None = None  # descriptor of its statm
         self._process: int | None = None  # descriptor of the process (pidfd), for signals
         self._at_end = False  # of the connection
-        self.has_begun = False
         self._lock = threading.Lock()  # guards the descriptors against their close
         self._closed = False
         self.killed = ""  # why, in words
         self.is_too_large = False  # it was killed for the memory that it took
+        self.has_call = False  # a byte of the present call was sent to it
         self.pid = 0
         self.calls = 0
         self.started = time.monotonic()
         talk.setblocking(False)
 
-    def begin(self, begin: Begin) -> None:
-        """Tell the child its handler, and wait until it is there. Raises ChildEnded."""
-        until = time.monotonic() + _READY_SECONDS
-        self.send(encoded(begin), until)
-        message = self.receive(until)
+    def begin(self, begin: Begin, until: float | None) -> None:
+        """Tell the child its handler, and wait until it is there. Raises as `send` does."""
+        ready = time.monotonic() + _READY_SECONDS
+        self.send(encoded(begin), ready if until is None else min(ready, until))
+        message = self.receive(ready if until is None else min(ready, until))
         if not isinstance(message, Ready):
-            raise ChildEnded("its process does not answer as a child of declctl does")
-        self.pid, self.has_begun = message.pid, True
+            raise ProcessLost("its process does not answer as a child of declctl does")
+        self.pid = message.pid
         # Descriptors, as a number may be that of another process by the time that it is used. It is the
         # child's own word: code that was imported may have changed what it says.
         with suppress(OSError, AttributeError):  # there is no pidfd, or no /proc
@@ -94,6 +93,14 @@ class ChildProcess:
             if int(stat.rpartition(b")")[2].split()[1]) == self._parent:
                 return
         self._forget_process()
+
+    def begin_call(
+        self, hook: int, subject: WireChange | WireRequest, level: int, until: float | None
+    ) -> None:
+        """Send the next call. Raises as `send` does; without `has_call`, the child knows nothing of it."""
+        self.calls += 1
+        self.has_call = False
+        self.send(encoded(Call(self.calls, hook, subject, level)), until)
 
     def resident_bytes(self) -> int:
         """Its resident memory, shared pages included; 0 if it is not known. From any thread."""
@@ -113,7 +120,7 @@ class ChildProcess:
             self._wake_up()
 
     def send(self, data: bytes, until: float | None) -> None:
-        """Send bytes. Raises ChildEnded, and TimeoutError at the monotonic time `until`.
+        """Send bytes. Raises ProcessLost, and TimeoutError at the monotonic time `until`.
 
         Reads meanwhile: a child that waits until its own message is read would never read this one.
         """
@@ -121,11 +128,12 @@ class ChildProcess:
         while rest:
             try:
                 rest = rest[self._talk.send(rest) :]
+                self.has_call = True
             except BlockingIOError:
-                self._wait(until, sends=True)
+                self._wait(until, self._both_ways())
             except OSError:
                 self._at_end = True
-                self._raise_end()
+                raise ProcessLost from None
 
     def receive(self, until: float | None, look: Callable[[], None] | None = None) -> Any:
         """The next message of the child. Sends answers meanwhile. Raises as `send` does.
@@ -133,38 +141,43 @@ class ChildProcess:
         `look` is called now and then, whatever comes.
         """
         while True:
-            if self._answers:
-                self._send_answers(until)
+            while self._answers:
+                call, number, pending = self._answers.popleft()
+                if call == self.calls:
+                    self.answer(number, lambda found=pending: found.wire(found.future.result()), until)
             if look is not None and time.monotonic() >= self._next_look:
                 self._next_look = time.monotonic() + _LOOK_SECONDS
                 look()
-            message = self._buffered()
+            message = self._next_message()
             if message is not None:
                 # Also of a child that talks without end.
                 if until is not None and time.monotonic() >= until and not isinstance(message, Done | Raised):
                     raise TimeoutError
                 return message
-            self._wait(until, looks=look is not None)
+            self._wait(until, self._poll, _LOOK_SECONDS if look is not None else None)
 
-    def _wait(self, until: float | None, *, sends: bool = False, looks: bool = False) -> None:
-        """Wait until the child can be read, or written to, or somebody wakes this thread; read what is there.
-
-        Raises as `send` does. With `looks`, the wait is short.
-        """
-        left = _milliseconds(until)
-        if looks:
-            left = _LOOK_SECONDS * 1000 if left is None else min(left, _LOOK_SECONDS * 1000)
-        self._poll.modify(self._talk, select.POLLIN | (select.POLLOUT if sends else 0))
-        ready = dict(self._poll.poll(left))
+    def _wait(self, until: float | None, poll: "select.poll", seconds: float | None = None) -> None:
+        """Wait until `poll` has something, or for `seconds`; read what is there. Raises as `send` does."""
+        if until is not None:
+            left = max(0.0, until - time.monotonic())
+            seconds = left if seconds is None else min(left, seconds)
+        ready = poll.poll(None if seconds is None else seconds * 1000)
         if self.killed:
-            self._raise_end()
+            raise ProcessLost
         if not ready and until is not None and time.monotonic() >= until:
             raise TimeoutError
-        if self._woken in ready:
-            with suppress(BlockingIOError):
-                os.read(self._woken, 4096)
-        if ready.get(self._talk.fileno(), 0) & ~select.POLLOUT and not self._read():
-            self._raise_end()
+        for descriptor, events in ready:
+            if descriptor == self._woken:
+                with suppress(BlockingIOError):
+                    os.read(self._woken, 4096)
+            elif events != select.POLLOUT and not self._read():
+                raise ProcessLost
+
+    def _both_ways(self) -> "select.poll":
+        poll = select.poll()
+        poll.register(self._talk, select.POLLIN | select.POLLOUT)
+        poll.register(self._woken, select.POLLIN)
+        return poll
 
     def answer_later(self, number: int, pending: Pending) -> None:
         """Answer a question of the present call when its future is done."""
@@ -188,14 +201,14 @@ class ChildProcess:
         with suppress(OSError):
             signal.pidfd_send_signal(self._process, STACK_SIGNAL)
             until = time.monotonic() + _STACK_SECONDS
-            while time.monotonic() < until and b" in serve\n" not in self._buffer:
+            while time.monotonic() < until and b" in serve\n" not in self._messages.buffer:
                 if self._poll.poll(20) and not self._read():
                     break
 
     @property
     def place(self) -> str:
         """The innermost line of user code in a stack that it has sent, such as `handlers.py:7`; or empty."""
-        frames = _FRAME.findall(self._buffer.decode("utf-8", "replace"))
+        frames = _FRAME.findall(self._messages.buffer.decode("utf-8", "replace"))
         others = (_HOST, _LIBRARY, "<frozen")
         user = [f"{file}:{line}" for file, line in frames if not file.startswith(others)]
         own = [each for each in user if "/site-packages/" not in each]  # the files of the handler say most
@@ -254,19 +267,13 @@ class ChildProcess:
             return True
         except OSError:
             part = b""
-        self._buffer += part
+        self._messages.buffer += part
         self._at_end = not part
         return bool(part)
 
     def _wake_up(self) -> None:
         with suppress(OSError):  # it is full, or closed: its reader is awake
             os.write(self._wake, b"+")
-
-    def _send_answers(self, until: float | None) -> None:
-        while self._answers:
-            call, number, pending = self._answers.popleft()
-            if call == self.calls:
-                self.answer(number, lambda found=pending: found.wire(found.future.result()), until)
 
     def answer(self, number: int, find: Callable[[], Any], until: float | None) -> None:
         """Answer a question of the present call with what `find` returns or raises. Raises as `send` does."""
@@ -276,29 +283,11 @@ class ChildProcess:
             data = encoded(Answer(self.calls, number, None, failure_of(error, most=3)))
         self.send(data, until)
 
-    def _buffered(self) -> Any:
-        """The next message, if it is there. Raises ChildEnded for bytes that are no message."""
-        buffer = self._buffer
-        if len(buffer) < LENGTH.size:
-            return None
-        (size,) = LENGTH.unpack_from(buffer)
-        end = LENGTH.size + size
-        if size > MOST_BYTES:
-            if buffer.startswith(_CRASH):
-                return None  # the stack of a crash: the end of the connection follows
-            raise ChildEnded("its process has sent what is no message of declctl")
-        if len(buffer) < end:
-            return None
+    def _next_message(self) -> Any:
+        """The next message, or None if it is not there yet. Raises ProcessLost for bytes that are none."""
         try:
-            message = _DECODER.decode(memoryview(buffer)[LENGTH.size : end])
-        except msgspec.MsgspecError as fault:
-            raise ChildEnded(f"its process has sent what is no message of declctl: {fault}") from None
-        del buffer[:end]
-        return message
-
-    def _raise_end(self) -> NoReturn:
-        raise ChildEnded
-
-
-def _milliseconds(until: float | None) -> float | None:
-    return None if until is None else max(0.0, (until - time.monotonic()) * 1000)
+            return self._messages.next()
+        except ValueError as fault:
+            if self._messages.buffer.startswith(_CRASH):
+                return None  # the stack of a crash: the end of the connection follows
+            raise ProcessLost(f"its process has sent what is no message of declctl: {fault}") from None

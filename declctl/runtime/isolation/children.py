@@ -6,10 +6,13 @@ is there. At the timeout of the handler, and when calls have to end, the child i
 on.
 """
 
+import socket
+import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from concurrent.futures import Future, wait
 from typing import Any
 
 import msgspec
@@ -30,11 +33,11 @@ from declctl.manifest.plan import HandlerPlan
 from declctl.objects import Change, ChangeType, Request, Requeue
 from declctl.objects.record import record_of
 from declctl.runtime.checking.declaration import Declaration
-from declctl.runtime.checking.preflight_pool import ForkServerProcess
+from declctl.runtime.checking.preflight_pool import ForkServerProcess, timeval
 from declctl.runtime.handling.binding import IsolationStatistics
 from declctl.runtime.handling.context import CallElsewhere, HandlerContext
 from declctl.runtime.handling.invocation import CallTimedOut, ran_longer_than
-from declctl.runtime.isolation.child_process import ChildEnded, ChildProcess
+from declctl.runtime.isolation.child_process import ChildProcess, ProcessLost
 from declctl.runtime.isolation.parent_context import CallOfChild
 from declctl.runtime.isolation.protocol import (
     CANCEL,
@@ -42,7 +45,6 @@ from declctl.runtime.isolation.protocol import (
     MOST_BYTES,
     Ask,
     Begin,
-    Call,
     Done,
     Loaded,
     Pending,
@@ -50,7 +52,6 @@ from declctl.runtime.isolation.protocol import (
     Tell,
     WireChange,
     WireRequest,
-    encoded,
     error_from,
     wire_causes,
     wire_object,
@@ -61,22 +62,28 @@ from declctl.runtime.log import Log
 MODULE = "declctl.runtime.isolation.template"
 """The module of the process that children are forked from."""
 
+_THREAD = "declctl-isolation"
+
 _MOST_TIMES = 2  # a child that takes so many times its `maxMemory` ends amid its call
 FIRST_DELAY = 0.1  # seconds before a child that has crashed is replaced; twice as many each further time
 _LONGEST_DELAY = 10.0
 _RESYNC = ChangeType.RESYNC
 
 
-class ChildEnds:
-    """How many children of each handler have ended, by cause, since this process started. From any thread."""
+class ProcessRegistry:
+    """The processes of isolated handlers of all generations: how many have ended, and which have to end.
+
+    From any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts: dict[str, Counter[str]] = {}  # by handler
+        self._counts: dict[str, Counter[str]] = {}  # by handler: processes that have ended, by cause
         self._last: dict[str, tuple[str, str]] = {}  # by handler: the last end, and its cause
+        self.open: set[IsolatedHandlers] = set()  # those that have begun, until they are closed
 
-    def add(self, handler: str, cause: str, text: str) -> None:
-        """Count the end of a child. `cause` is one word, `text` a sentence."""
+    def count(self, handler: str, cause: str, text: str) -> None:
+        """Count the end of a process. `cause` is one word, `text` a sentence."""
         with self._lock:
             self._counts.setdefault(handler, Counter())[cause] += 1
             self._last[handler] = (text, cause)
@@ -85,103 +92,155 @@ class ChildEnds:
         """The figures of a handler that has these children."""
         processes = tuple(child.statistics() for child in children)
         with self._lock:
-            ends = dict(self._counts.get(handler, {}))
-            return IsolationStatistics(processes, ends, *self._last.get(handler, (None, None)))
+            counts = dict(self._counts.get(handler, {}))
+            return IsolationStatistics(processes, counts, *self._last.get(handler, (None, None)))
+
+    def close(self) -> None:
+        """End all processes. Blocks until they are gone."""
+        for each in tuple(self.open):
+            each.close("declctl ends")
 
 
 class Template:
-    """The process that has imported the code of the isolated handlers of a generation. From any thread."""
+    """The process that has imported the code of the isolated handlers of a generation. From any thread.
 
-    def __init__(self, declaration: Declaration, *, limit: float) -> None:
+    If it ends, the next `fork` has the code imported again, with the same result: `hooks` are those of the
+    generation, by handler.
+    """
+
+    def __init__(
+        self, declaration: Declaration, hooks: Mapping[str, Sequence[str]], *, limit: float, log: Log
+    ) -> None:
         self._declaration = declaration
+        self._hooks = hooks
         self._limit = limit  # seconds for the import
-        self._lock = threading.Lock()
+        self._log = log
+        self._lock = threading.Lock()  # guards the fields below
+        self._import: Future[ForkServerProcess] | None = None  # done when children can be forked
         self._process: ForkServerProcess | None = None
         self._closed = False
 
-    def start(self) -> Loaded:
-        """Import the code. Blocks. Raises ReloadRefused."""
-        with self._lock:
-            return self._start()
+    def start(self, until: float | None = None) -> ForkServerProcess:
+        """The process, after its import of the code. Blocks.
 
-    def fork(self) -> ChildProcess:
-        """A new child. If the process has ended, another takes its place. Raises ChildEnded."""
+        Raises ReloadRefused, ProcessLost after `close`, and TimeoutError at the monotonic time `until`: the
+        import goes on for the next call.
+        """
         with self._lock:
+            if self._closed:
+                raise ProcessLost("the generation of its code has ended")
+            if self._import is None:
+                self._import = Future()
+                thread = threading.Thread(target=self._run, args=(self._import,), name=_THREAD, daemon=True)
+                thread.start()
+            started = self._import
+        return started.result(None if until is None else max(0.0, until - time.monotonic()))
+
+    def fork(self, until: float | None) -> ChildProcess:
+        """A new child. Raises ProcessLost, and TimeoutError as `start` does."""
+        for _ in range(2):
             try:
-                for _ in range(2):
-                    if self._closed:
-                        raise ChildEnded("the generation of its code has ended")
-                    if self._process is None or self._process.is_over:
-                        self._start()
-                    assert self._process is not None
-                    try:
-                        return ChildProcess(*self._process.fork(), parent=self._process.pid)
-                    except ConnectionError:  # it has ended just now
-                        self._end()
+                process = self.start(until)
+            except TimeoutError:
+                raise
             except (OSError, ReloadRefused) as fault:
-                raise ChildEnded(f"no process can be started: {fault}") from fault
-        raise ChildEnded("no process can be started: the one that has imported the code ends at once")
+                raise ProcessLost(f"no process can be started: {fault}") from fault
+            try:
+                with self._lock:
+                    return ChildProcess(*process.fork(), parent=process.pid)
+            except ConnectionError:  # it has ended
+                self._forget(process)
+            except OSError as fault:
+                raise ProcessLost(f"no process can be started: {fault}") from fault
+        raise ProcessLost("no process can be started: the one that has imported the code ends at once")
 
     def close(self) -> None:
         """End the process and all its children. Blocks until they are gone."""
         with self._lock:
             self._closed = True
-            self._end()
+            started, process = self._import, self._process
+            if process is not None and started is not None and not started.done():
+                process.kill()
+        if started is not None:
+            wait([started])
+            if started.exception() is None:
+                self._forget(started.result())
 
-    def _start(self) -> Loaded:
-        self._end()
-        process = self._process = ForkServerProcess(MODULE, output=None)
-        control, body = process.control, msgspec.msgpack.encode(self._declaration)
+    def _forget(self, process: ForkServerProcess) -> None:
+        """End what is left of a process; the next `start` begins another."""
+        with self._lock:
+            if self._process is process:
+                self._import = self._process = None
+        process.close()
+
+    def _run(self, started: "Future[ForkServerProcess]") -> None:
+        """Start the process, and have the code imported."""
         try:
-            control.settimeout(self._limit)
-            control.sendall(LENGTH.pack(len(body)) + body)
-            data = b""
-            until = time.monotonic() + self._limit
-            size = None
-            while size is None or len(data) < LENGTH.size + size:
-                control.settimeout(max(0.001, until - time.monotonic()))
-                if not (part := control.recv(1 << 20)):
-                    raise ConnectionError
-                data += part
-                if size is None and len(data) >= LENGTH.size:
-                    size = min(LENGTH.unpack_from(data)[0], MOST_BYTES)
-            loaded = msgspec.msgpack.decode(data[LENGTH.size :], type=Loaded)
-        except TimeoutError:
-            self._end()
+            process = ForkServerProcess(MODULE, output=None)
+            with self._lock:
+                self._process = process
+                if self._closed:
+                    process.kill()
+            try:
+                self._have_imported(process.control)
+            except BaseException:
+                process.kill()
+                self._forget(process)
+                raise
+        except BaseException as fault:  # noqa: BLE001 - raised by `start`
+            with self._lock:
+                self._import = None
+            started.set_exception(fault)
+        else:
+            started.set_result(process)
+
+    def _have_imported(self, control: socket.socket) -> None:
+        """Tell the process what to import, and wait for that. Raises ReloadRefused."""
+        declared = msgspec.msgpack.encode((self._limit, self._declaration))
+        try:
+            control.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(self._limit))
+            control.sendall(LENGTH.pack(len(declared)) + declared)
+            (size,) = LENGTH.unpack(control.recv(LENGTH.size, socket.MSG_WAITALL))
+            loaded = control.recv(min(size, MOST_BYTES), socket.MSG_WAITALL)
+            found = msgspec.msgpack.decode(loaded, type=Loaded)
+        except BlockingIOError:
             message = f"importing the code of isolated handlers took longer than {self._limit:g} s"
             raise ReloadRefused("ImportTimeout", message) from None
-        except (OSError, msgspec.MsgspecError):
-            self._end()
+        except (OSError, struct.error, msgspec.MsgspecError):
+            message = "importing the code of isolated handlers ended their process"
+            raise ReloadRefused("ImportFailed", message) from None
+        if found.faults:
+            raise ReloadRefused("ImportFailed", f"in the process of isolated handlers: {found.faults[0]}")
+        if other := [name for name, hooks in self._hooks.items() if found.hooks.get(name) != hooks]:
             raise ReloadRefused(
-                "ImportFailed", "importing the code of isolated handlers ended their process"
-            ) from None
-        control.settimeout(None)
-        if loaded.faults:
-            self._end()
-            raise ReloadRefused("ImportFailed", f"in the process of isolated handlers: {loaded.faults[0]}")
-        return loaded
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.close()
+                "ImportFailed",
+                f"{other[0]}: its code has other hooks in its own process than in this one: its import must "
+                "not depend on the process",
+            )
+        if found.threads:
+            self._log.warning(
+                f"importing the code of isolated handlers has started {found.threads} threads, which the "
+                "processes of the handlers do not have: start them in the first call"
+            )
 
 
 class HandlerChildren:
     """The children of one handler in one generation (`Isolation`). From any thread."""
 
-    def __init__(self, plan: HandlerPlan, begin: Begin, template: Template, ends: ChildEnds) -> None:
+    def __init__(
+        self, plan: HandlerPlan, begin: Begin, template: Template, registry: ProcessRegistry
+    ) -> None:
         self._plan = plan
         self._begin = begin
         self._template = template
-        self._ends = ends
+        self._registry = registry
         self._changed = threading.Condition()  # guards all fields below
         self._idle: list[ChildProcess] = []  # the newest call last
         self._busy: set[ChildProcess] = set()
         self._crashes = 0  # in a row
         self._not_before = 0.0  # monotonic seconds: the next start
         self._closed = ""  # why
-        self._ended = 0  # how often `end_calls` was called
+        self._stops = 0  # how often `stop_calls` was called
         self._why = ""  # of the last time
 
     def hooks(self, target: HookTarget) -> HookTarget:
@@ -205,10 +264,10 @@ class HandlerChildren:
             rank=implementation.rank,
         )
 
-    def end_calls(self, why: str) -> None:
+    def stop_calls(self, why: str) -> None:
         """End the calls that run, with their processes."""
         with self._changed:
-            self._ended += 1
+            self._stops += 1
             self._why = why
             self._changed.notify_all()  # a call that waits for a process ends, too
             for child in self._busy:
@@ -219,8 +278,7 @@ class HandlerChildren:
         with self._changed:
             self._closed = why
             idle, self._idle = self._idle, []
-            self._changed.notify_all()
-        self.end_calls(why)
+        self.stop_calls(why)
         for child in idle:
             child.close()
 
@@ -228,51 +286,69 @@ class HandlerChildren:
         """The figures of this moment."""
         with self._changed:
             children = sorted((*self._busy, *self._idle), key=lambda child: child.started)
-        return self._ends.statistics(self._plan.name, children)
+        return self._registry.statistics(self._plan.name, children)
 
     def call(self, position: int, arguments: Mapping[str, Any]) -> object:
         """Call a hook in a child; returns its result, raises its exception.
 
-        Raises CallTimedOut, and ChildEnded with the cause.
+        Raises CallTimedOut, and ProcessLost with the cause. The delay after a crash is not in the timeout.
         """
         context: HandlerContext = arguments["ctx"]
         here = context.for_other_process()
         subject = arguments.get("change") or arguments["request"]
-        child, timeout = self._take(), self._plan.timeout
+        sent = _wire(subject)
+        stops, timeout = self._rest(), self._plan.timeout
         until = None if timeout is None else time.monotonic() + timeout
-        try:
-            child.calls += 1
-            child.send(encoded(Call(child.calls, position, _wire(subject), here.log_level)), until)
-            result = self._serve(child, until, here)
-        except ChildEnded as end:
-            place = child.place
-            cause, text = child.close()
-            text = str(end) or text
-            if place:
-                text += f", at {place}"
-            cause = "Memory" if child.is_too_large else cause
-            self._end(child, cause, text, is_crash=cause != "Killed")
-            raise _failed(ChildEnded(f"its process (pid {child.pid}) has ended: {text}"), place) from None
-        except TimeoutError:
-            assert timeout is not None
-            child.ask_stack()
-            place = child.place
-            where = f", at {place}" if place else ""
-            message = f"{ran_longer_than(timeout)}{where}; its process was ended"
-            child.kill(message)
-            child.close()
-            self._end(child, "Timeout", message)
-            raise _failed(CallTimedOut(message), place) from None
-        except BaseException as fault:
-            # It has sent what can't be used: nothing that it sends is trusted any more.
-            child.kill(f"{type(fault).__name__} in the process of declctl")
-            child.close()
-            self._end(child, "Protocol", child.killed, is_crash=True)
-            raise
+        while True:
+            try:
+                child = self._take(until, stops)
+            except TimeoutError:
+                raise _failed(
+                    CallTimedOut(f"no process was ready: {ran_longer_than(timeout or 0)}"), ""
+                ) from None
+            try:
+                child.begin_call(position, sent, here.log_level, until)
+                result = self._serve(child, until, here)
+            except ProcessLost as lost:
+                failure = self._lost(child, lost)
+                # One that has ended while it was idle has cost nothing yet.
+                if child.has_call or child.killed or child.calls == 1:
+                    raise failure from None
+            except TimeoutError:
+                raise self._late(child, timeout or 0) from None
+            except BaseException as fault:
+                # It has sent what can't be used: nothing that it sends is trusted any more.
+                child.kill(f"{type(fault).__name__} in the process of declctl")
+                child.close()
+                self._remove(child, "Protocol", child.killed, is_crash=True)
+                raise
+            else:
+                break
         self._give_back(child)
         if isinstance(result, Raised):
             raise error_from(result.failure)
         return _result(result, subject)
+
+    def _lost(self, child: ChildProcess, lost: ProcessLost) -> Exception:
+        """Remove a child that is gone; returns the failure of its call."""
+        place = child.place
+        cause, text = child.close()
+        text = str(lost) or text
+        if place:
+            text += f", at {place}"
+        cause = "Memory" if child.is_too_large else cause
+        self._remove(child, cause, text, is_crash=cause != "Killed" and child.has_call)
+        return _failed(ProcessLost(f"its process (pid {child.pid}) has ended: {text}"), place)
+
+    def _late(self, child: ChildProcess, timeout: float) -> Exception:
+        """End a child whose call has exceeded its timeout; returns the failure of the call."""
+        child.ask_stack()
+        place = child.place
+        message = f"{ran_longer_than(timeout)}{f', at {place}' if place else ''}; its process was ended"
+        child.kill(message)
+        child.close()
+        self._remove(child, "Timeout", message)
+        return _failed(CallTimedOut(message), place)
 
     def _serve(self, child: ChildProcess, until: float | None, call: CallElsewhere) -> Done | Raised:
         """Answer the questions of a child until its call has ended."""
@@ -301,10 +377,11 @@ class HandlerChildren:
                         (served or CallOfChild(call)).keep(message.memo)
                     return message
                 else:
-                    raise ChildEnded("its process has sent a message out of turn")
-        finally:
+                    raise ProcessLost("its process has sent a message out of turn")
+        except BaseException:
             for found in tuple(pending.values()):
                 found.future.cancel()
+            raise  # after a call that has ended by itself, they go on
 
     @staticmethod
     def _answer(
@@ -337,43 +414,48 @@ class HandlerChildren:
             child.is_too_large = True
             child.kill(f"it took {_mib(used)} amid a call, and its maxMemory is {_mib(most)}")
 
-    def _take(self) -> ChildProcess:
-        """A child for a call: one that is idle, or a new one. Raises ChildEnded."""
-        child, ended = self._idle_child()
-        if child is None:
-            try:
-                child = self._template.fork()
-            except ChildEnded:
-                self._crashed()
-                raise
+    def _rest(self) -> int:
+        """Wait for the delay after a crash, unless a child is idle; returns `_stops` of the beginning."""
+        with self._changed:
+            stops = self._stops
+            while not self._idle and not self._stopped(stops):
+                seconds = self._not_before - time.monotonic()
+                if seconds <= 0:
+                    break
+                self._changed.wait(seconds)
+            return stops
+
+    def _take(self, until: float | None, stops: int) -> ChildProcess:
+        """A child for a call: one that is idle, or a new one. Raises ProcessLost and TimeoutError."""
+        with self._changed:
+            if why := self._stopped(stops):
+                raise ProcessLost(why)
+            if self._idle:
+                child = self._idle.pop()
+                self._busy.add(child)
+                return child
+        try:
+            child = self._template.fork(until)
+        except ProcessLost:
+            self._crashed()
+            raise
         with self._changed:
             self._busy.add(child)
-            if self._closed or self._ended != ended:
-                child.kill(self._closed or self._why)
-        if not child.has_begun:
-            try:
-                child.begin(self._begin)
-            except (ChildEnded, TimeoutError):
-                cause, text = child.close()
-                self._end(child, cause, text, is_crash=True)
-                raise ChildEnded(f"its process could not begin: {text}") from None
+            if why := self._stopped(stops):
+                child.kill(why)
+        try:
+            child.begin(self._begin, until)
+        except (ProcessLost, TimeoutError) as fault:
+            cause, text = child.close()
+            self._remove(child, cause, text, is_crash=True)
+            if isinstance(fault, TimeoutError):
+                raise
+            raise ProcessLost(f"its process could not begin: {text}") from None
         return child
 
-    def _idle_child(self) -> tuple[ChildProcess | None, int]:
-        """A child that is idle, or None if another may be started; and how often calls were ended before.
-
-        Waits after a crash. Raises ChildEnded if calls have to end meanwhile.
-        """
-        with self._changed:
-            ended = self._ended
-            while not self._closed and self._ended == ended:
-                if self._idle:
-                    return self._idle.pop(), ended
-                wait = self._not_before - time.monotonic()
-                if wait <= 0:
-                    return None, ended
-                self._changed.wait(wait)
-            raise ChildEnded(self._closed or self._why)
+    def _stopped(self, stops: int) -> str:
+        """Why a call has to end that began when calls had been stopped so often; empty if it has not."""
+        return self._closed or (self._why if self._stops != stops else "")
 
     def _give_back(self, child: ChildProcess) -> None:
         """Keep a child for the next call, unless it has made enough of them, or takes too much memory."""
@@ -386,24 +468,25 @@ class HandlerChildren:
                 f"it took {_mib(used)}, more than its maxMemory of {_mib(limits.max_memory)}",
             )
         with self._changed:
-            self._crashes = 0
-            self._not_before = 0.0
+            if self._crashes:
+                self._crashes, self._not_before = 0, 0.0
+                self._changed.notify_all()
             if not cause and not self._closed and not child.killed:
                 self._busy.discard(child)
                 self._idle.append(child)
                 return
         child.close()
-        self._end(child, cause or "Killed", text or child.killed or self._closed)
+        self._remove(child, cause or "Killed", text or child.killed or self._closed)
 
-    def _end(self, child: ChildProcess, cause: str, text: str, *, is_crash: bool = False) -> None:
+    def _remove(self, child: ChildProcess, cause: str, text: str, *, is_crash: bool = False) -> None:
+        """Forget a child that has ended, and count it."""
         with self._changed:
             self._busy.discard(child)
             is_closed = bool(self._closed)
         if is_crash:
             self._crashed()
-        if is_closed:
-            return  # nothing is replaced
-        self._ends.add(self._plan.name, cause, f"pid {child.pid}: {text}")
+        if not is_closed:  # then nothing is replaced
+            self._registry.count(self._plan.name, cause, f"pid {child.pid}: {text}")
 
     def _crashed(self) -> None:
         with self._changed:
@@ -422,32 +505,46 @@ class IsolatedHook:
         self.__qualname__ = getattr(function, "__qualname__", repr(function))
 
     def __call__(self, **arguments: Any) -> object:
-        """Call the hook. Raises what it raises, CallTimedOut and ChildEnded."""
+        """Call the hook. Raises what it raises, CallTimedOut and ProcessLost."""
         return self._children.call(self._position, arguments)
 
 
 class IsolatedHandlers:
-    """The children of all isolated handlers of a generation. `close` blocks; all else is cheap."""
+    """The children of all isolated handlers of a generation, and the process that they are forked from.
+
+    `start` and `close` block; all else is cheap.
+    """
 
     def __init__(
-        self, template: Template, by_handler: Mapping[str, HandlerChildren], again: Declaration
+        self,
+        template: Template,
+        by_handler: Mapping[str, HandlerChildren],
+        declaration: Declaration,
+        registry: ProcessRegistry,
     ) -> None:
         self._template = template
         self._by_handler = by_handler
-        self.declaration = again
+        self._registry = registry
+        self.declaration = declaration  # of the generation
 
     def of(self, handler: str) -> HandlerChildren | None:
         """The children of a handler; None if it is not isolated."""
         return self._by_handler.get(handler)
 
+    def start(self) -> None:
+        """Have the code imported. Raises ReloadRefused."""
+        self._registry.open.add(self)
+        self._template.start()
+
     def close(self, why: str) -> None:
-        """End all processes. Blocks until they are gone."""
+        """End all processes, also amid `start`. Blocks until they are gone."""
         for children in self._by_handler.values():
             children.close(why)
         self._template.close()
+        self._registry.open.discard(self)
 
 
-def start_isolated(  # noqa: PLR0913 - what a generation is made of
+def isolated_handlers(  # noqa: PLR0913 - what a generation is made of
     handlers: Sequence[HandlerPlan],
     targets: Mapping[str, HookTarget],
     declaration: Declaration,
@@ -456,46 +553,23 @@ def start_isolated(  # noqa: PLR0913 - what a generation is made of
     resources: Sequence[str],
     dry_run: bool,
     limit: float,
-    ends: ChildEnds,
+    registry: ProcessRegistry,
     log: Log,
 ) -> IsolatedHandlers | None:
-    """Import the code of the isolated handlers of a generation in a process; None if there are none. Blocks.
+    """The isolated handlers of a generation, not started yet; None if there are none.
 
-    `limit` is for the import, in seconds. Raises ReloadRefused.
+    `limit` is for the import of their code, in seconds.
     """
     isolated = [each for each in handlers if is_isolated(each) and not targets[each.name].disabled]
     if not isolated:
         return None
-    own = declaration_of(declaration, {each.name for each in isolated})
-    template = Template(own, limit=limit)
-    try:
-        loaded = template.start()
-        for each in isolated:
-            here = [identity_text(i) for i in targets[each.name].implementations]
-            if loaded.hooks.get(each.name) != here:
-                raise ReloadRefused(
-                    "ImportFailed",
-                    f"{each.name}: its code has other hooks in its own process than in this one: its import "
-                    "must not depend on the process",
-                )
-    except BaseException:
-        template.close()
-        raise
-    if loaded.threads:
-        log.warning(
-            f"importing the code of isolated handlers has started {loaded.threads} threads, which the "
-            "processes of the handlers do not have: start them in the first call"
-        )
-    children = {
-        each.name: HandlerChildren(
-            each,
-            Begin(each.name, number, list(resources), list(each.include_snapshots_from), dry_run),
-            template,
-            ends,
-        )
-        for each in isolated
-    }
-    return IsolatedHandlers(template, children, declaration)
+    hooks = {each.name: [*map(identity_text, targets[each.name].implementations)] for each in isolated}
+    template = Template(declaration_of(declaration, hooks), hooks, limit=limit, log=log)
+    children: dict[str, HandlerChildren] = {}
+    for each in isolated:
+        begin = Begin(each.name, number, list(resources), list(each.include_snapshots_from), dry_run)
+        children[each.name] = HandlerChildren(each, begin, template, registry)
+    return IsolatedHandlers(template, children, declaration, registry)
 
 
 def is_isolated(handler: HandlerPlan) -> bool:
@@ -503,7 +577,7 @@ def is_isolated(handler: HandlerPlan) -> bool:
     return handler.isolation.mode is IsolationMode.PROCESS
 
 
-def declaration_of(declaration: Declaration, handlers: set[str]) -> Declaration:
+def declaration_of(declaration: Declaration, handlers: Container[str]) -> Declaration:
     """The part of a declaration that the hooks of these handlers need."""
     uses = ("handler", "reconciler", "finalizer")
     entries = tuple(each for each in declaration.entries if each.use in uses and each.name in handlers)

@@ -179,6 +179,29 @@ FromParent = Begin | Call | Answer
 FromChild = Ask | Tell | Done | Raised | Ready | Loaded
 
 
+class MessageReader:
+    """Cuts messages out of the bytes that one side receives. `buffer` has those that are not read yet."""
+
+    def __init__(self, kind: Any) -> None:
+        self._decode: Callable[[memoryview], Any] = msgspec.msgpack.Decoder(kind).decode
+        self.buffer = bytearray()
+
+    def next(self) -> Any:
+        """The next message, or None if it is not there yet. Raises ValueError for bytes that are none."""
+        buffer = self.buffer
+        if len(buffer) < LENGTH.size:
+            return None
+        end = LENGTH.size + LENGTH.unpack_from(buffer)[0]
+        if end > MOST_BYTES:
+            raise ValueError("it is too large")
+        if len(buffer) < end:
+            return None
+        with memoryview(buffer) as view:
+            message = self._decode(view[LENGTH.size : end])
+        del buffer[:end]
+        return message
+
+
 def _plain(value: Any) -> Any:
     """What msgpack does not know, as something that it knows."""
     if isinstance(value, str):  # a subclass, such as ObjectKey

@@ -7,6 +7,7 @@ imports nothing, and shares the memory of the code. All children end with it.
 
 import gc
 import os
+import signal
 import socket
 import threading
 from collections.abc import Generator
@@ -20,6 +21,7 @@ from declctl.hooks.calls import identity_text
 from declctl.runtime.checking.declaration import Declaration
 from declctl.runtime.checking.fork_server import NICE, ForkServer, inherit_orphans
 from declctl.runtime.checking.loaded_code import load_code
+from declctl.runtime.checking.preflight_pool import ORPHAN_SECONDS
 from declctl.runtime.isolation.child import serve
 from declctl.runtime.isolation.protocol import LENGTH, Loaded, encoded
 
@@ -47,9 +49,13 @@ def main() -> None:
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     (size,) = LENGTH.unpack(control.recv(LENGTH.size, socket.MSG_WAITALL))
-    declaration = msgspec.msgpack.decode(control.recv(size, socket.MSG_WAITALL), type=Declaration)
+    asked = control.recv(size, socket.MSG_WAITALL)
+    limit, declaration = msgspec.msgpack.decode(asked, type=tuple[float, Declaration])
+    # The parent ends an import that takes longer; the alarm does if the parent is gone.
+    signal.setitimer(signal.ITIMER_REAL, limit + ORPHAN_SECONDS)
     with _silence():
         code, faults = load_code(declaration, number=0)
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
     if code is None:
         errors = [fault.message for fault in faults if fault.severity == "error"]
         control.sendall(encoded(Loaded(errors, {}, 0)))
@@ -68,3 +74,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    os.killpg(0, signal.SIGKILL)  # with this process, what the import has started

@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -69,7 +69,7 @@ from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment,
 from declctl.runtime.handling.handler_slot import HandlerBinding
 from declctl.runtime.handling.moves import CacheLags, FreshnessProof, follow, until_ready
 from declctl.runtime.handling.slots import AnySlot, PreparedCommit, Slots
-from declctl.runtime.isolation.children import IsolatedHandlers, is_isolated, start_isolated
+from declctl.runtime.isolation.children import IsolatedHandlers, isolated_handlers
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import HandlerFinalizer
 from declctl.runtime.reconciling.mapping import KeySource, ReconciledKind, keys_of
@@ -412,8 +412,7 @@ async def _isolated(
     plan: Plan, code: LoadedCode, declaration: Declaration, number: int, services: RuntimeServices
 ) -> IsolatedHandlers | None:
     """The processes of the isolated handlers of a generation; None without one. Raises ReloadRefused."""
-    start = partial(
-        start_isolated,
+    isolated = isolated_handlers(
         plan.handlers,
         code.targets,
         declaration,
@@ -421,23 +420,22 @@ async def _isolated(
         resources=[resource.name for resource in plan.resources],
         dry_run=services.dry_run,
         limit=plan.reload.warm_timeout,
-        ends=services.child_ends,
+        registry=services.processes,
         log=services.log,
     )
-    if not any(is_isolated(handler) for handler in plan.handlers):
+    if isolated is None:
         return None
-    starting = asyncio.ensure_future(in_thread(start, name="declctl-isolation"))
     try:
-        return await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        # The import can't be stopped here: its process is closed when it has begun.
-        starting.add_done_callback(_close_late)
+        await in_thread(isolated.start, name="declctl-isolation")
+    except BaseException:
+        _close(isolated)
         raise
+    return isolated
 
 
-def _close_late(starting: "asyncio.Future[IsolatedHandlers | None]") -> None:
-    if not starting.cancelled() and starting.exception() is None and (isolated := starting.result()):
-        threading.Thread(target=isolated.close, args=("the reload was cancelled",), daemon=True).start()
+def _close(isolated: IsolatedHandlers) -> None:
+    """End the processes of a generation that is not staged any further."""
+    threading.Thread(target=isolated.close, args=("the reload has failed",), daemon=True).start()
 
 
 def _wire(  # noqa: PLR0913 - the parts of a generation
@@ -452,8 +450,12 @@ def _wire(  # noqa: PLR0913 - the parts of a generation
     loop: LoopThread,
     isolated: IsolatedHandlers | None,
 ) -> AssembledGeneration:
-    new_informers = services.caches.prepare(requirements)
-    try:
+    with ExitStack() as undo:
+        if isolated is not None:
+            undo.callback(_close, isolated)
+        new_informers = services.caches.prepare(requirements)
+        # `prepare` has counted informers as used. They have not started, and are closed at once.
+        undo.callback(services.caches.release, requirements, linger=0.0)
         listers = Listers({resource.plan.name: services.caches.lister(resource) for resource in requirements})
         informers = {resource.plan.name: services.caches.of(resource) for resource in requirements}
         plugins = {plugin.name: plugin for plugin in resolved.plugins}
@@ -467,13 +469,8 @@ def _wire(  # noqa: PLR0913 - the parts of a generation
         generation = Generation(
             number, inputs, resolved, loaded_code, requirements, listers, bindings, loop, schedules, isolated
         )
+        undo.pop_all()
         return AssembledGeneration(generation, new_informers, imports)
-    except BaseException:
-        # `prepare` has counted informers as used. They have not started, and are closed at once.
-        services.caches.release(requirements, linger=0.0)
-        if isolated is not None:
-            threading.Thread(target=isolated.close, args=("the reload was refused",), daemon=True).start()
-        raise
 
 
 def _plural(services: RuntimeServices, gvk: GroupVersionKind) -> str:

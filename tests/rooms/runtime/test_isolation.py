@@ -22,8 +22,8 @@ from declctl.runtime.checking.fork_server import STATUS
 from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, Memo
 from declctl.runtime.handling.failure_log import cause_of
 from declctl.runtime.handling.invocation import CallTimedOut
-from declctl.runtime.isolation.child_process import ChildEnded, ChildProcess
-from declctl.runtime.isolation.children import ChildEnds, HandlerChildren
+from declctl.runtime.isolation.child_process import ChildProcess, ProcessLost
+from declctl.runtime.isolation.children import HandlerChildren, ProcessRegistry
 from declctl.runtime.isolation.parent_channel import CallChannel, ParentChannel
 from declctl.runtime.isolation.protocol import (
     Ask,
@@ -52,7 +52,7 @@ class MadeUpTemplate:
         self._behave = behave
         self.forks: list[float] = []  # when
 
-    def fork(self) -> ChildProcess:
+    def fork(self, _until: float | None) -> ChildProcess:
         """A child."""
         self.forks.append(time.monotonic())
         (talk, their_talk), (fate, their_fate) = socket.socketpair(), socket.socketpair()
@@ -104,7 +104,7 @@ def _made(behave: Behaviour, *, timeout: float | None = None, **limits: int) -> 
     )
     begin = Begin("score", 1, ["pods"], [], False)
     template = MadeUpTemplate(behave)
-    children = HandlerChildren(plan, begin, template, ChildEnds())  # type: ignore[arg-type]
+    children = HandlerChildren(plan, begin, template, ProcessRegistry())  # type: ignore[arg-type]
     children.made_up = template  # type: ignore[attr-defined]
     return children
 
@@ -171,7 +171,7 @@ def test_what_has_ended_a_child_is_the_failure_of_its_call() -> None:
         (repeats, "Protocol", "out of turn"),
     ):
         children = _made(behave)
-        with pytest.raises(ChildEnded, match=words):
+        with pytest.raises(ProcessLost, match=words):
             _call(children)
         assert list(children.statistics().ends) == [cause]
         children.close("done")
@@ -188,7 +188,7 @@ def test_a_child_that_crashes_is_replaced_with_a_growing_delay() -> None:
     children = _made(crashes_thrice)
     forks = children.made_up.forks  # type: ignore[attr-defined]
     for _ in range(3):
-        with pytest.raises(ChildEnded):
+        with pytest.raises(ProcessLost):
             _call(children)
     _call(children)
     gaps = [after - before for before, after in pairwise(forks)]
@@ -225,12 +225,12 @@ def test_calls_that_have_to_end_do_so_also_while_they_wait_for_a_child(
 
     children = _made(crashes_or_hangs)
     if waits:
-        with pytest.raises(ChildEnded):
+        with pytest.raises(ProcessLost):
             _call(children)
     with ThreadPoolExecutor(1) as thread:
         called = thread.submit(_call, children)
         until("it waits, or runs", lambda: waits or children.statistics().processes)
-        until("it has ended", lambda: (children.end_calls("the drain is over"), called.done())[1])
+        until("it has ended", lambda: (children.stop_calls("the drain is over"), called.done())[1])
     assert "the drain is over" in str(called.exception())
     children.close("done")
 
