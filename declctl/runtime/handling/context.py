@@ -324,7 +324,7 @@ class HandlerContext:
                 f"ctx.sync.{name}"
             )
         writes = self._prepared()
-        return PendingWrite(work(writes), writes.calls, self._not_awaited, caller())
+        return writes.begin(work(writes), self._not_awaited, caller())
 
     def _not_awaited(self, verb: str, line: CodeLine | None, error: BaseException | None) -> None:
         """Log a write that a hook has forgotten, once for each line."""
@@ -376,6 +376,10 @@ class CallElsewhere:
         return self._environment.cluster.request(method, path, headers, body)
 
 
+Forgotten = Callable[[str, CodeLine | None, BaseException | None], None]
+"""Called for a write that a call has not waited for: its verb, the line of the hook, and its error."""
+
+
 class WriteWork(msgspec.Struct, Generic[T], frozen=True):
     """A write that was checked, and is sent by its coroutine on the machinery loop."""
 
@@ -383,43 +387,18 @@ class WriteWork(msgspec.Struct, Generic[T], frozen=True):
     coroutine: Coroutine[Any, Any, T]
 
 
-class PendingWrite(asyncio.Future[Any]):
+class WriteFuture(asyncio.Future[Any]):
     """The future of a write. One that a hook forgets is told to `forgotten`: its call has not waited for it.
 
-    Made on the loop of the hook. A cancellation cancels the request on the machinery loop, which makes
-    `calls`. `line` is that of the hook. Raises WriteError if the machinery has ended.
+    Made on the loop of the hook. `line` is that of the hook.
     """
 
-    def __init__(
-        self,
-        work: WriteWork[Any],
-        calls: LoopCalls,
-        forgotten: Callable[[str, CodeLine | None, BaseException | None], None],
-        line: CodeLine | None,
-    ) -> None:
+    def __init__(self, verb: str, forgotten: Forgotten, line: CodeLine | None) -> None:
         super().__init__()
-        self._work = work
-        self._machinery = calls
-        self._hook = LoopCalls.of(self.get_loop())
+        self._verb = verb
         self._forgotten = forgotten
         self._line = line
         self._used = False  # a hook has awaited it, or has asked for its result
-        self._task: asyncio.Task[Any] | None = None  # on the machinery loop
-        # The task has the context of the hook, and with it its span.
-        self._context = copy_context()
-        try:
-            calls.call(self._start)
-        except RuntimeError as error:  # the loop is closed
-            self._used = True
-            work.coroutine.close()
-            raise WriteError(_NOT_SENT) from error
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel the request, too."""
-        if not self.done():
-            with suppress(RuntimeError):  # the machinery has ended, and the request with it
-                self._machinery.call(self._cancel_task)
-        return super().cancel(msg)
 
     def __await__(self) -> Generator[Any, None, Any]:
         """As of any future."""
@@ -439,7 +418,44 @@ class PendingWrite(asyncio.Future[Any]):
     def __del__(self) -> None:
         if self._used or self.cancelled() or not self.done():
             return
-        self._forgotten(self._work.verb, self._line, super().exception())
+        self.forget(super().exception())
+
+    def forget(self, error: BaseException | None = None) -> None:
+        """Tell that the call has not waited for it."""
+        self._used = True
+        self._forgotten(self._verb, self._line, error)
+
+
+class PendingWrite(WriteFuture):
+    """The future of a write that this process makes, on the machinery loop.
+
+    A cancellation cancels the request, too. `calls` is that of the machinery loop. Raises WriteError if that
+    has ended.
+    """
+
+    def __init__(
+        self, work: WriteWork[Any], calls: LoopCalls, forgotten: Forgotten, line: CodeLine | None
+    ) -> None:
+        super().__init__(work.verb, forgotten, line)
+        self._work = work
+        self._machinery = calls
+        self._hook = LoopCalls.of(self.get_loop())
+        self._task: asyncio.Task[Any] | None = None  # on the machinery loop
+        # The task has the context of the hook, and with it its span.
+        self._context = copy_context()
+        try:
+            calls.call(self._start)
+        except RuntimeError as error:  # the loop is closed
+            self._used = True
+            work.coroutine.close()
+            raise WriteError(_NOT_SENT) from error
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel the request, too."""
+        if not self.done():
+            with suppress(RuntimeError):  # the machinery has ended, and the request with it
+                self._machinery.call(self._cancel_task)
+        return super().cancel(msg)
 
     def _start(self) -> None:
         """Begin the task. On the machinery loop, as the two methods below."""
@@ -477,7 +493,7 @@ class HandlerWrites:
     """The writes of one call. Arguments are checked here, in any thread; requests run on `loop`."""
 
     def __init__(self, writer: HandlerWriter, scope: CallScope, loop: asyncio.AbstractEventLoop) -> None:
-        self.calls = LoopCalls.of(loop)
+        self._calls = LoopCalls.of(loop)
         self._writer = writer
         self._scope = scope
         self._loop = loop
@@ -510,6 +526,17 @@ class HandlerWrites:
                 ),
             )
         )
+
+    def begin(self, work: WriteWork[T], forgotten: Forgotten, line: CodeLine | None) -> Awaitable[T]:
+        """Send a write; see `PendingWrite`. On the loop of a hook."""
+        return PendingWrite(work, self._calls, forgotten, line)
+
+    def wait(self, work: WriteWork[T]) -> T:
+        """Send a write, and return its result. Blocks. Raises WriteError if the loop is closed."""
+        try:
+            return self.submit(work).result()
+        except CancelledError:
+            raise WriteError("the write was cancelled, because the process ends") from None
 
     def submit(self, work: WriteWork[T]) -> Future[T]:
         """Send a write; the future is for another thread. Raises WriteError if the loop is closed."""
@@ -550,10 +577,7 @@ class SyncWrites:
             raise RuntimeError(
                 f"ctx.sync.{name} would block the loop of all `async def` hooks: write `await ctx.{name}(…)`"
             )
-        try:
-            return self._writes.submit(work(self._writes)).result()
-        except CancelledError:
-            raise WriteError("the write was cancelled, because the process ends") from None
+        return self._writes.wait(work(self._writes))
 
 
 class ClusterAccess:

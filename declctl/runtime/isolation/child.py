@@ -69,62 +69,69 @@ class Child:
         self._config = config
         self._hooks = target.implementations
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._memo: Memo | None = None  # of that call, once it was read
-        self._memo_before = ""
         self._clients = ClientsOfParent(channel)
         self._log = _send_logs(channel)
+        self._not_awaited: set[str] = set()  # writes that the log has named
 
     def run(self) -> None:
-        """Call hooks until the parent closes the socket."""
+        """Call hooks until the parent closes the socket. Raises OSError and EOFError then."""
         self._channel.send(Ready(os.getpid()))
-        while (call := self._channel.next_call()) is not None:
+        while True:
+            call = self._channel.next()
+            assert isinstance(call, Call)
             self._channel.send(self._answer(call))
 
     def _answer(self, message: Call) -> Done | Raised:
-        self._memo, self._memo_before = None, ""
         if message.level != self._channel.level:
             self._channel.level = message.level
             logging.getLogger().setLevel(message.level)  # slow: it looks at every logger
         channel = self._channel.open(message.number)
+        memo = _CallMemo(channel)
         try:
-            result = self._call(channel, self._hooks[message.hook], _arguments(message.subject))
+            result = self._call(channel, memo, self._hooks[message.hook], _arguments(message.subject))
             if result is None or isinstance(result, Requeue):
-                return Done(None if result is None else result.after, "", self._changed())
-            return Done(None, type(result).__name__, self._changed())
+                return Done(None if result is None else result.after, "", memo.changed())
+            return Done(None, type(result).__name__, memo.changed())
         except BaseException as error:  # noqa: BLE001 - user code: the parent decides what follows
             cause = error.__cause__ if isinstance(error, HandlerFailed) and error.__cause__ else error
-            return Raised(failure_of(cause), self._changed())
+            return Raised(failure_of(cause), memo.changed())
         finally:
             self._channel.close()
             for stream in (sys.stdout, sys.stderr):  # a process that is ended flushes nothing
                 with suppress(Exception):
                     stream.flush()
 
-    def _environment(self, channel: CallChannel) -> HandlerEnvironment:
-        """What contexts of one call have in common: whatever outlives the call gets no further answer."""
-        begin = self._begin
-        listers = {
-            name: cast("Any", CacheOfParent(channel, ("lister", name), name)) for name in begin.resources
-        }
-        return HandlerEnvironment(
+    def _call(
+        self, channel: CallChannel, memo: "_CallMemo", hook: Implementation, arguments: dict[str, object]
+    ) -> Any:
+        begin, subject = (
+            self._begin,
+            cast("Change | Request", arguments.get("change") or arguments["request"]),
+        )
+        request_id = subject.id if isinstance(subject, Request) else ""
+        # All of it is of this call: whatever outlives the call gets no further answer.
+        environment = HandlerEnvironment(
             begin.handler,
             begin.generation,
-            Listers(listers),
+            Listers(
+                {
+                    name: cast("Any", CacheOfParent(channel, ("lister", name), name))
+                    for name in begin.resources
+                }
+            ),
             self._config,
             cast("ClusterAccess", ClusterOfParent(channel, self._clients)),
             self._log,
             ParentClock(channel),
             begin.dry_run,
+            not_awaited=self._not_awaited,
         )
-
-    def _call(self, channel: CallChannel, hook: Implementation, arguments: dict[str, object]) -> Any:
-        subject = cast("Change | Request", arguments.get("change") or arguments["request"])
-        obj = subject.obj
-        request_id = subject.id if isinstance(subject, Request) else ""
-        scope = CallScope(str(subject.key), obj, request_id)
-        snapshots = Snapshots({name: snapshot_of_parent(channel, name) for name in self._begin.snapshots})
-        environment = self._environment(channel)
-        arguments["ctx"] = HandlerContext(environment, self._remembered, scope, snapshots)
+        arguments["ctx"] = HandlerContext(
+            environment,
+            memo.read,
+            CallScope(str(subject.key), subject.obj, request_id),
+            Snapshots({name: snapshot_of_parent(channel, name) for name in begin.snapshots}),
+        )
         if not hook.is_async:
             return call(hook, arguments)
         if self._loop is None:
@@ -132,17 +139,27 @@ class Child:
             asyncio.set_event_loop(self._loop)
         return self._loop.run_until_complete(call_async(hook, arguments))
 
-    def _remembered(self) -> Memo:
+
+class _CallMemo:
+    """The memo of one call: it is read at its first use, and sent back if the call has changed it."""
+
+    def __init__(self, channel: CallChannel) -> None:
+        self._channel = channel
+        self._memo: Memo | None = None
+        self._before = ""
+
+    def read(self) -> Memo:
+        """The memo."""
         if self._memo is None:
-            self._memo = Memo()
-            self._memo.update(self._channel.running.ask("memo"))
-            self._memo_before = _text_of(self._memo)
+            memo = Memo()
+            memo.update(self._channel.ask("memo"))
+            self._memo, self._before = memo, _text_of(memo)
         return self._memo
 
-    def _changed(self) -> dict[str, Any] | None:
+    def changed(self) -> dict[str, Any] | None:
         """The memo, if the call has changed it."""
         memo = self._memo
-        return None if memo is None or _text_of(memo) == self._memo_before else dict(memo)
+        return None if memo is None or _text_of(memo) == self._before else dict(memo)
 
 
 def _text_of(memo: Memo) -> str:
@@ -234,9 +251,10 @@ def serve(talk: socket.socket, code: LoadedCode) -> None:
     _end_with_parent()
     channel = ParentChannel(talk)
     try:
-        begin = channel.begin()
+        begin = channel.next()
+        assert isinstance(begin, Begin)
         Child(channel, begin, code.targets[begin.handler], code.configs.get(begin.handler, {})).run()
-    except (EOFError, ConnectionError):
+    except (EOFError, OSError):
         return  # the parent is gone, or needs this child no more
     except BaseException:
         traceback.print_exc()  # a fault of declctl: the parent sees the exit status alone

@@ -3,13 +3,12 @@
 Imported when a hook uses one. An answer comes as a whole, so a request that never ends is refused.
 """
 
-import asyncio
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from multidict import CIMultiDict
 
-from declctl.runtime.isolation.parent_channel import ParentChannel
+from declctl.runtime.isolation.parent_channel import AskedFuture, ParentChannel
 
 _HOST = "http://parent"  # it is never asked: the parent replaces it
 _ENDLESS = ("watch", "follow")  # parameters of a request whose answer goes on
@@ -45,7 +44,9 @@ class _Requests:
     def __init__(self, channel: ParentChannel) -> None:
         self._channel = channel
 
-    def _begin(self, method: str, url: str, headers: Any, body: Any, post_params: Any) -> Any:
+    @staticmethod
+    def _given(method: str, url: str, headers: Any, body: Any, post_params: Any) -> tuple[Any, ...]:
+        """What the parent is asked for. Raises RuntimeError for a request that it can't send."""
         parts = urlsplit(url)
         query = parse_qs(parts.query)
         if any(query.get(name, ["false"])[0].lower() in ("1", "true") for name in _ENDLESS):
@@ -55,9 +56,7 @@ class _Requests:
             )
         if post_params:
             raise RuntimeError(f"{method} {parts.path}: an isolated handler can't send a form")
-        path = url.removeprefix(_HOST)
-        call = self._channel.running
-        return call.begin(lambda answer: answer, "request", method, path, dict(headers or {}), body)
+        return method, url.removeprefix(_HOST), dict(headers or {}), body
 
 
 class _SyncRequests(_Requests):
@@ -71,7 +70,8 @@ class _SyncRequests(_Requests):
         _request_timeout: Any = None,
     ) -> "_SyncResponse":
         """Send a request; returns the answer, also if it is a refusal."""
-        return _SyncResponse(self._begin(method, url, headers, body, post_params).result())
+        given = self._given(method, url, headers, body, post_params)
+        return _SyncResponse(self._channel.running.ask("request", *given))
 
     def close(self) -> None:
         """No effect: there is no connection."""
@@ -88,8 +88,9 @@ class _AsyncRequests(_Requests):
         _request_timeout: Any = None,
     ) -> "_AsyncResponse":
         """Send a request; returns the answer, also if it is a refusal."""
-        question = self._begin(method, url, headers, body, post_params)
-        return _AsyncResponse(await asyncio.wrap_future(question))
+        given = self._given(method, url, headers, body, post_params)
+        asked = AskedFuture(self._channel.running, _AsyncResponse, "request", given, lambda *_: None)
+        return await asked
 
     async def close(self) -> None:
         """No effect: there is no connection."""

@@ -6,19 +6,19 @@ client, the parent does what it would do for a call in its own process, with the
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from datetime import datetime
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 
 from declctl.informer.stores.lister import CacheSnapshot, Selector, Views
-from declctl.kit import LoopCalls, running_loop
+from declctl.kit import running_loop
+from declctl.kit.callbacks import CodeLine
 from declctl.kit.clock import SystemClock
 from declctl.kit.text import exception_text
 from declctl.objects import GroupVersionKind, LabelSelector, ObjectKey, ObjectView
-from declctl.runtime.handling.context import WriteWork
-from declctl.runtime.isolation.parent_channel import CallChannel, ParentChannel
+from declctl.runtime.handling.context import Forgotten
+from declctl.runtime.isolation.parent_channel import AskedFuture, CallChannel, ParentChannel
 from declctl.runtime.isolation.protocol import WRITTEN, Tell, WireObject, record_from
 from declctl.writes import (
     AppliedSet,
@@ -31,8 +31,6 @@ from declctl.writes import (
     documents_of,
     status_change,
 )
-
-T = TypeVar("T")
 
 
 class ParentClock(SystemClock):
@@ -163,48 +161,39 @@ class WritesOfParent:
         self._channel = channel
         self._scope = scope
 
-    @property
-    def calls(self) -> LoopCalls:
-        """Those of this loop: the parent has no loop here."""
-        return LoopCalls.of(asyncio.get_running_loop())
-
-    def apply(self, obj: object, *, force: bool | None = None) -> WriteWork[Written]:
+    def apply(self, obj: object, *, force: bool | None = None) -> "AskedWrite":
         """See `HandlerContext.apply`."""
-        return self._work(_written, "apply", document_of(obj).body, force)
+        return AskedWrite("apply", _written, (document_of(obj).body, force))
 
-    def apply_set(self, objects: Iterable[object]) -> WriteWork[AppliedSet]:
+    def apply_set(self, objects: Iterable[object]) -> "AskedWrite":
         """See `HandlerContext.apply_set`."""
-        return self._work(_applied, "apply_set", [each.body for each in documents_of(objects)])
+        return AskedWrite("apply_set", _applied, ([each.body for each in documents_of(objects)],))
 
     def patch_status(
         self, conditions: Iterable[Mapping[str, Any]], fields: Mapping[str, Any]
-    ) -> WriteWork[Written]:
+    ) -> "AskedWrite":
         """See `HandlerContext.patch_status`."""
         given = (
             [dict(each) for each in conditions] if not isinstance(conditions, Mapping | str) else conditions
         )
         status_change(self._scope, given, fields)  # raises for what can't be sent
-        return self._work(_written, "patch_status", given, dict(fields))
+        return AskedWrite("patch_status", _written, (given, dict(fields)))
 
-    def submit(self, work: WriteWork[T]) -> Future[T]:
-        """The future of a write, which the parent makes already."""
-        assert isinstance(work, _Asked)
-        work.coroutine.close()
-        return work.future
+    def begin(self, work: "AskedWrite", forgotten: Forgotten, line: CodeLine | None) -> AskedFuture:
+        """Ask for a write. On the loop of a hook."""
+        return AskedFuture(self._channel, work.read, work.verb, work.given, forgotten, line)
 
-    def _work(self, read: Callable[[Any], T], name: str, *given: Any) -> WriteWork[T]:
-        future = self._channel.begin(read, name, *given)
-        return _Asked(name, _answer_of(future), future)
+    def wait(self, work: "AskedWrite") -> Any:
+        """Ask for a write, and return its result. Blocks."""
+        return work.read(self._channel.ask(work.verb, *work.given))
 
 
-class _Asked(WriteWork[T], Generic[T], frozen=True):
-    """A write that the parent was asked for."""
+class AskedWrite(msgspec.Struct, frozen=True):
+    """A write that was checked, and that the parent makes."""
 
-    future: Future[T]
-
-
-async def _answer_of(future: Future[T]) -> T:
-    return await asyncio.wrap_future(future)
+    verb: str
+    read: Callable[[Any], Any]  # makes the result of the answer
+    given: tuple[Any, ...]
 
 
 def _written(found: Any) -> Written:

@@ -1,35 +1,38 @@
-"""The child's end of the socket: one thread reads it, and hands each message to whom it is for.
+"""The child's end of the socket: whoever waits for an answer reads it, one thread at a time.
 
 Every question belongs to a call. After the end of its call nothing is asked any more, whatever thread or task
 has outlived it, and no answer reaches another call.
 """
 
+import asyncio
 import itertools
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from queue import SimpleQueue
-from typing import Any, TypeVar
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
 
-import msgspec
-
+from declctl.kit import LoopCalls
+from declctl.kit.callbacks import CodeLine
+from declctl.runtime.handling.context import Forgotten, WriteFuture
 from declctl.runtime.isolation.protocol import (
     CANCEL,
-    LENGTH,
-    MOST_BYTES,
     Answer,
     Ask,
     Begin,
     Call,
     FromChild,
     FromParent,
+    MessageReader,
     encoded,
     error_from,
 )
 
-T = TypeVar("T")
-_DECODER = msgspec.msgpack.Decoder(FromParent)
+_READ = 1 << 16  # bytes read at once
+_ENDED: Final = "ctx is valid for the length of its call, and this call has ended"
+Taker = Callable[[Answer | None], object]
+"""Takes the answer to a question; None if the call has ended before. In the thread that reads."""
 
 
 class ParentChannel:
@@ -38,21 +41,19 @@ class ParentChannel:
     def __init__(self, talk: socket.socket) -> None:
         self._talk = talk
         self._sending = threading.Lock()
-        self.level = 0  # of the log, for this call
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
-        self._asked = threading.Lock()  # guards the fields below
+        self._messages = MessageReader(FromParent)  # used by the thread that reads
+        self._changed = threading.Condition()  # guards the fields below
+        self._is_read = False  # by a thread
+        self._next: Begin | Call | None = None  # received, and not taken
         self._call: CallChannel | None = None  # that runs
+        self.level = 0  # of the log, for this call
 
-    def begin(self) -> Begin:
-        """Wait for the first message, and read the others in a thread from then on. Raises EOFError."""
-        message = self._receive()
-        assert isinstance(message, Begin)
-        threading.Thread(target=self._read, name="declctl-channel", daemon=True).start()
-        return message
-
-    def next_call(self) -> Call | None:
-        """Wait for a call; None if the parent is gone, or needs this child no more."""
-        return self._calls.get()
+    def next(self) -> Begin | Call:
+        """Wait for the first message, or for a call. Raises OSError or EOFError if the parent is gone."""
+        self.read_until(lambda: self._next is not None)
+        found, self._next = self._next, None
+        assert found is not None
+        return found
 
     def send(self, message: FromChild) -> None:
         """Send a message. Raises OSError if the parent is gone."""
@@ -62,24 +63,23 @@ class ParentChannel:
 
     def open(self, number: int) -> "CallChannel":
         """The channel of a call that begins; `number` is its number in this process."""
-        opened = CallChannel(self, number)
-        with self._asked:
-            self._call = opened
+        self._call = opened = CallChannel(self, number)
         return opened
 
     def close(self) -> None:
         """End the call: its questions are not answered any more."""
-        with self._asked:
-            ended, self._call = self._call, None
-        if ended is not None:
-            ended.end()
+        if self._call is not None:
+            self._call.end()
+        with self._changed:
+            self._call = None
+            self._changed.notify_all()
 
     @property
     def running(self) -> "CallChannel":
         """The channel of the call that runs. Raises RuntimeError between two calls."""
         call = self._call
         if call is None:
-            raise RuntimeError("ctx is valid for the length of its call, and this call has ended")
+            raise RuntimeError(_ENDED)
         return call
 
     def tell(self, message: FromChild) -> None:
@@ -87,89 +87,149 @@ class ParentChannel:
         if self._call is not None:
             self.send(message)
 
-    def _read(self) -> None:
+    def read_until(self, is_done: Callable[[], bool]) -> None:
+        """Read messages until `is_done`, or let another thread do so. Raises as `next` does."""
+        while True:
+            with self._changed:
+                while self._is_read and not is_done():
+                    self._changed.wait()
+                if is_done():
+                    return
+                self._is_read = True
+            self._read()
+
+    def listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Read on a loop, too, while it runs. On that loop."""
+        loop.add_reader(self._talk, self._read_now, loop)
+
+    def _read_now(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Read what is there, unless a thread does so."""
+        with self._changed:
+            if self._is_read:
+                return
+            self._is_read = True
         try:
-            while True:
-                message = self._receive()
-                if isinstance(message, Call):
-                    self._calls.put(message)
-                elif isinstance(message, Answer):
-                    call = self._call
-                    if call is not None:
-                        call.answered(message)
-        except (EOFError, OSError):
+            self._read(socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            pass  # a thread has read it
+        except (EOFError, OSError):  # the parent is gone, and this process goes with it
+            loop.remove_reader(self._talk)
             self.close()
-            self._calls.put(None)
 
-    def _receive(self) -> Begin | Call | Answer:
-        size = LENGTH.unpack(self._exactly(LENGTH.size))[0]
-        return _DECODER.decode(self._exactly(size))
-
-    def _exactly(self, size: int) -> bytes:
-        if size > MOST_BYTES:
-            raise EOFError
-        data = self._talk.recv(size, socket.MSG_WAITALL)
-        while len(data) < size:
-            more = self._talk.recv(size - len(data), socket.MSG_WAITALL)
-            if not more:
+    def _read(self, flags: int = 0) -> None:
+        """Receive bytes, and hand each message to whom it is for. In the thread that has set `_is_read`."""
+        try:
+            part = self._talk.recv(_READ, flags)
+            if not part:
                 raise EOFError
-            data += more
-        return data
+            self._messages.buffer += part
+            while (message := self._messages.next()) is not None:
+                if not isinstance(message, Answer):
+                    self._next = message
+                elif (call := self._call) is not None:
+                    call.take(message)
+        finally:
+            with self._changed:
+                self._is_read = False
+                self._changed.notify_all()
 
 
 class CallChannel:
     """The questions of one call. From any thread; RuntimeError after its end."""
 
     def __init__(self, channel: ParentChannel, number: int) -> None:
-        self._channel = channel
+        self.channel = channel
         self._number = number
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()  # guards the fields below
-        self._waiting: dict[int, tuple[Future[Any], Callable[[Any], Any]]] = {}
+        self._waiting: dict[int, Taker] = {}
         self._ended = False
 
     def ask(self, name: str, *given: Any) -> Any:
-        """The answer to a question; raises what the parent has raised."""
-        return self.begin(lambda answer: answer, name, *given).result()
+        """The answer to a question; raises what the parent has raised. Blocks."""
+        found: list[Answer | None] = []
+        self.begin(found.append, name, given)
+        self.channel.read_until(lambda: bool(found))
+        return value_of(found[0])
 
-    def begin(self, read: Callable[[Any], T], name: str, *given: Any) -> Future[T]:
-        """Ask a question; `read` makes a value of the answer. A cancellation cancels what the parent does."""
-        question: Future[T] = Future()
+    def begin(self, take: Taker, name: str, given: tuple[Any, ...]) -> int:
+        """Ask a question, and return its number; `take` is called with the answer."""
         with self._lock:
             if self._ended:
-                raise RuntimeError("ctx is valid for the length of its call, and this call has ended")
+                raise RuntimeError(_ENDED)
             number = next(self._numbers)
-            self._waiting[number] = question, read
-        question.add_done_callback(lambda done: self._cancel(number) if done.cancelled() else None)
-        self._channel.send(Ask(self._number, number, name, list(given)))
-        return question
+            self._waiting[number] = take
+        self.channel.send(Ask(self._number, number, name, list(given)))
+        return number
 
-    def answered(self, answer: Answer) -> None:
-        """Hand an answer to its question. In the thread that reads."""
+    def cancel(self, number: int) -> None:
+        """Cancel what the parent does for a question, unless it has answered."""
         with self._lock:
-            found = self._waiting.pop(answer.number, None)
-        if answer.call != self._number or found is None or not found[0].set_running_or_notify_cancel():
-            return
-        question, read = found
-        if answer.failure is not None:
-            question.set_exception(error_from(answer.failure))
-            return
-        try:
-            question.set_result(read(answer.value))
-        except Exception as fault:  # noqa: BLE001 - raised where it is awaited
-            question.set_exception(fault)
+            is_waiting = self._waiting.pop(number, None) is not None
+        if is_waiting:
+            self.channel.send(Ask(self._number, 0, CANCEL, [number]))
+
+    def take(self, answer: Answer) -> None:
+        """Hand an answer to its question."""
+        with self._lock:
+            found = self._waiting.pop(answer.number, None) if answer.call == self._number else None
+        if found is not None:
+            found(answer)
 
     def end(self) -> None:
-        """Cancel the questions that are left, and refuse further ones."""
+        """Give up the questions that are left, and refuse further ones."""
         with self._lock:
             self._ended = True
-            left = [question for question, _ in self._waiting.values()]
+            left = tuple(self._waiting.values())
             self._waiting.clear()
-        for question in left:
-            question.cancel()
+        for take in left:
+            take(None)
 
-    def _cancel(self, number: int) -> None:
-        with self._lock:
-            is_known = self._waiting.pop(number, None) is not None
-        if is_known:
-            self._channel.send(Ask(self._number, 0, CANCEL, [number]))
+
+class AskedFuture(WriteFuture):
+    """The answer to a question, on a loop. A cancellation cancels what the parent does."""
+
+    def __init__(
+        self,
+        call: CallChannel,
+        read: Callable[[Any], Any],
+        name: str,
+        given: tuple[Any, ...],
+        forgotten: Forgotten,
+        line: CodeLine | None = None,
+    ) -> None:
+        super().__init__(name, forgotten, line)
+        self._read = read
+        self._call = call
+        self._on_loop = LoopCalls.of(self.get_loop())
+        call.channel.listen(self.get_loop())
+        self._number = call.begin(self._take, name, given)
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel what the parent does, too."""
+        if not self.done():
+            self._call.cancel(self._number)
+        return super().cancel(msg)
+
+    def _take(self, answer: Answer | None) -> None:
+        if answer is None:
+            self.forget()
+        with suppress(RuntimeError):  # its loop is closed
+            self._on_loop.call(partial(self._answered, answer))
+
+    def _answered(self, answer: Answer | None) -> None:
+        if self.done():
+            return
+        try:
+            self.set_result(self._read(value_of(answer)))
+        except Exception as fault:  # noqa: BLE001 - raised where it is awaited
+            self.set_exception(fault)
+
+
+def value_of(answer: Answer | None) -> Any:
+    """The value of an answer. Raises what the parent has raised; RuntimeError after the end of the call."""
+    if answer is None:
+        raise RuntimeError(_ENDED)
+    if answer.failure is not None:
+        raise error_from(answer.failure)
+    return answer.value

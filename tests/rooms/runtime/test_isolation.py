@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
+from typing import Any, ClassVar
 
 import pytest
+import structlog
 
 from declctl.errors import Conflict, InvalidWrite, NotSynced
 from declctl.hooks.calls import describe_with_place, readable_traceback
@@ -23,12 +25,15 @@ from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment,
 from declctl.runtime.handling.failure_log import cause_of
 from declctl.runtime.handling.invocation import CallTimedOut
 from declctl.runtime.isolation.child_process import ChildProcess, ProcessLost
-from declctl.runtime.isolation.children import HandlerChildren, ProcessRegistry
+from declctl.runtime.isolation.children import HandlerChildren, ProcessRegistry, Template
 from declctl.runtime.isolation.parent_channel import CallChannel, ParentChannel
 from declctl.runtime.isolation.protocol import (
+    Answer,
     Ask,
     Begin,
+    Call,
     Done,
+    Loaded,
     Raised,
     Ready,
     Tell,
@@ -56,13 +61,14 @@ class MadeUpTemplate:
         """A child."""
         self.forks.append(time.monotonic())
         (talk, their_talk), (fate, their_fate) = socket.socketpair(), socket.socketpair()
+        self.talk = their_talk
 
         def run() -> None:
             channel, status, number = ParentChannel(their_talk), 0, 0
             try:
-                channel.begin()
+                channel.next()
                 channel.send(Ready(os.getpid()))
-                while (call := channel.next_call()) is not None:
+                while isinstance(call := channel.next(), Call):
                     channel.open(call.number)
                     self._behave(channel, number := number + 1)
                     channel.close()
@@ -147,6 +153,67 @@ def test_a_child_makes_one_call_after_the_other_until_it_has_made_enough() -> No
     assert [each.calls for each in found.processes] == [1]
     assert found.ends == {"Calls": 2}
     children.close("done")
+
+
+def test_a_child_that_has_ended_idle_costs_no_attempt() -> None:
+    """What has killed it, such as the end of the process that it was forked from, was no call."""
+    children = _made(_returns)
+    for _ in range(2):
+        _call(children)
+        children.made_up.talk.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
+    _call(children)
+    assert children.statistics().ends == {"Protocol": 2}
+    children.close("done")
+
+
+class MadeUpImport:
+    """Stands for the process that imports the code. It answers with the next of `answers`, and ends."""
+
+    answers: ClassVar[list[Loaded | None]] = []
+    made: ClassVar[list["MadeUpImport"]] = []
+    pid = 0
+
+    def __init__(self, _module: str, *, output: int | None) -> None:
+        assert output is None
+        self.control, self._theirs = socket.socketpair()
+        self.made.append(self)
+        if (answer := self.answers.pop(0)) is not None:
+            self._theirs.sendall(encoded(answer))
+
+    def fork(self) -> None:
+        """It has ended."""
+        raise ConnectionError
+
+    def kill(self) -> None:
+        """End it."""
+        self._theirs.close()
+
+    def close(self) -> None:
+        """End it."""
+        self.kill()
+        self.control.close()
+
+
+def test_the_timeout_holds_while_the_code_is_imported_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import goes on for the next call; what it finds has to be what the generation was made of."""
+    monkeypatch.setattr("declctl.runtime.isolation.children.ForkServerProcess", MadeUpImport)
+    answers = [Loaded([], {"score": ["a"]}, 0), None, Loaded([], {"score": ["b"]}, 0)]
+    monkeypatch.setattr(MadeUpImport, "answers", answers)
+    declared: Any = "what is imported"
+    template = Template(declared, {"score": ["a"]}, limit=60.0, log=structlog.get_logger())
+    template.start()
+    children = _made(_returns, timeout=0.2)
+    monkeypatch.setattr(children, "_template", template)
+    for _ in range(2):
+        with pytest.raises(CallTimedOut, match="no process was ready"):
+            _call(children)
+    assert len(MadeUpImport.made) == 2
+    MadeUpImport.made[1].kill()
+    with pytest.raises(ProcessLost, match="ended their process"):
+        template.fork(None)
+    with pytest.raises(ProcessLost, match="score: its code has other hooks"):
+        template.fork(None)
+    template.close()
 
 
 def test_what_has_ended_a_child_is_the_failure_of_its_call() -> None:
@@ -375,8 +442,11 @@ def test_a_child_and_its_parent_do_not_wait_for_each_other() -> None:
 
     def asks(channel: ParentChannel, _number: int) -> None:
         opened = channel.running
-        asked = [opened.begin(len, "memo", *["x" * 10_000]) for _ in range(1000)]
-        found.append(sum("argument" in str(each.exception()) for each in asked))
+        answers: list[Answer | None] = []
+        for _ in range(1000):
+            opened.begin(answers.append, "memo", ("x" * 10_000,))
+        channel.read_until(lambda: len(answers) == 1000)
+        found.append(sum("argument" in str(each) for each in answers))
         channel.send(Done())
 
     found: list[int] = []
