@@ -187,6 +187,7 @@ async def poly(obj, ctx):
     assert ctx.listers["pods"].get(str(obj.key)).uid == obj.uid
     assert obj["spec"]["containers"] and len(ctx.snapshots["pods"]) == len(ctx.snapshots["pods"].list())
     print("poly", obj.key, ctx.now().year > 2000, flush=True)
+    ctx.apply(_map("forgotten"))
 
 def reconcile(request, ctx):
     from declctl import Requeue
@@ -215,6 +216,12 @@ isolation: {mode: Process, maxCalls: 2}}
     cluster.rest.create(pod("web", namespace))
     with Declctl(bundle, kubeconfig=cluster.kubeconfig) as declctl:
         until("a hook with `async def` was called", lambda: f"poly {namespace}/web True" in declctl.out)
+
+        until("a write is made, though", lambda: cluster.rest.is_there("configmaps", "forgotten", namespace))
+        until(
+            "the log says so",
+            lambda: any("ctx.apply (" in line and "not awaited" in line for line in declctl.err),
+        )
 
         def counted() -> bool:
             if not cluster.rest.is_there("configmaps", "c", namespace):
