@@ -394,6 +394,25 @@ def _unindexed(informers: Sequence[Document]) -> list[str]:
     ]
 
 
+def blocking(document: Document) -> str:
+    """What handlers of a running process keep from the others, in words; empty if that is nothing."""
+    found = [
+        f"{handler['name']}: {problem['count']:,} calls do not return"
+        for handler in document.get("handlers", ())
+        for problem in handler.get("problems") or ()
+        if problem["reason"] in ("HandlerSuspended", "CallHangs") and handler.get("isolation") is None
+    ]
+    found += [
+        each.get("message") or "the loop of asynchronous hooks is blocked"
+        for each in document.get("conditions", ())
+        if each.get("reason") == "LoopBlocked"
+    ]
+    return "; ".join(found)
+
+
+BLOCKING_ADVICE = "with `isolation: {mode: Process}`, a call ends at its timeout and blocks no other handler"
+"""What to do about `blocking`."""
+
 PROCESS_HEADERS = ("PID", "MEMORY", "CALLS", "AGE", "ENDED", "LAST END")
 
 
