@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from declctl.runtime.checking.fork_server import STACK_SIGNAL, STATUS
+from declctl.runtime.checking.preflight_pool import timeval
 from declctl.runtime.handling.binding import ChildStatistics
 from declctl.runtime.isolation.protocol import (
     Answer,
@@ -59,9 +60,8 @@ class ChildProcess:
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._messages = MessageReader(FromChild)
         self._answers = deque[tuple[int, int, Pending]]()  # of call and question; done, and not sent
-        self._poll = select.poll()
-        self._poll.register(talk, select.POLLIN)
-        self._poll.register(self._woken, select.POLLIN)
+        self._unanswered = 0  # questions of the present call whose answers come later
+        self._longest_wait: float | None = None  # seconds of a read that blocks, as the socket has it
         self._next_look = 0.0  # monotonic seconds, at the memory
         self._memory: int | None = None  # descriptor of its statm
         self._process: int | None = None  # descriptor of the process (pidfd), for signals
@@ -74,7 +74,6 @@ class ChildProcess:
         self.pid = 0
         self.calls = 0
         self.started = time.monotonic()
-        talk.setblocking(False)
 
     def begin(self, begin: Begin, until: float | None) -> None:
         """Tell the child its handler, and wait until it is there. Raises as `send` does."""
@@ -99,7 +98,7 @@ class ChildProcess:
     ) -> None:
         """Send the next call. Raises as `send` does; without `has_call`, the child knows nothing of it."""
         self.calls += 1
-        self.has_call = False
+        self.has_call, self._unanswered = False, 0
         self.send(encoded(Call(self.calls, hook, subject, level)), until)
 
     def resident_bytes(self) -> int:
@@ -115,9 +114,9 @@ class ChildProcess:
             if self._closed:
                 return
             self.killed = self.killed or why
-            with suppress(OSError):
-                self._fate.shutdown(socket.SHUT_WR)
-            self._wake_up()
+            for each, how in ((self._fate, socket.SHUT_WR), (self._talk, socket.SHUT_RDWR)):
+                with suppress(OSError):
+                    each.shutdown(how)  # the second one wakes the thread that reads
 
     def send(self, data: bytes, until: float | None) -> None:
         """Send bytes. Raises ProcessLost, and TimeoutError at the monotonic time `until`.
@@ -127,10 +126,10 @@ class ChildProcess:
         rest = memoryview(data)
         while rest:
             try:
-                rest = rest[self._talk.send(rest) :]
+                rest = rest[self._talk.send(rest, socket.MSG_DONTWAIT) :]
                 self.has_call = True
             except BlockingIOError:
-                self._wait(until, self._both_ways())
+                self._wait(until, sends=True)
             except OSError:
                 self._at_end = True
                 raise ProcessLost from None
@@ -144,6 +143,7 @@ class ChildProcess:
             while self._answers:
                 call, number, pending = self._answers.popleft()
                 if call == self.calls:
+                    self._unanswered -= 1
                     self.answer(number, lambda found=pending: found.wire(found.future.result()), until)
             if look is not None and time.monotonic() >= self._next_look:
                 self._next_look = time.monotonic() + _LOOK_SECONDS
@@ -154,40 +154,54 @@ class ChildProcess:
                 if until is not None and time.monotonic() >= until and not isinstance(message, Done | Raised):
                     raise TimeoutError
                 return message
-            self._wait(until, self._poll, _LOOK_SECONDS if look is not None else None)
+            self._wait(until, seconds=None if look is None else _LOOK_SECONDS)
 
-    def _wait(self, until: float | None, poll: "select.poll", seconds: float | None = None) -> None:
-        """Wait until `poll` has something, or for `seconds`; read what is there. Raises as `send` does."""
+    def _wait(self, until: float | None, *, seconds: float | None = None, sends: bool = False) -> None:
+        """Wait until the child can be read, or written to, or for `seconds`; read what is there.
+
+        Raises as `send` does.
+        """
         if until is not None:
             left = max(0.0, until - time.monotonic())
             seconds = left if seconds is None else min(left, seconds)
-        ready = poll.poll(None if seconds is None else seconds * 1000)
-        if self.killed:
+        flags = 0
+        if sends or self._unanswered:
+            poll = select.poll()
+            poll.register(self._talk, select.POLLIN | (select.POLLOUT if sends else 0))
+            poll.register(self._woken, select.POLLIN)
+            poll.poll(None if seconds is None else seconds * 1000)
+            with suppress(BlockingIOError):
+                os.read(self._woken, 4096)
+            flags = socket.MSG_DONTWAIT
+        elif seconds != self._longest_wait:
+            # A read that blocks is one system call: each of them gives the interpreter to another thread.
+            self._longest_wait = seconds
+            limit = bytes(16) if seconds is None else timeval(seconds)
+            self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        try:
+            part = self._talk.recv(_READ, flags)
+        except BlockingIOError:
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError from None
+            return
+        except OSError:
+            part = b""
+        self._messages.buffer += part
+        self._at_end = not part
+        if self.killed or not part:
             raise ProcessLost
-        if not ready and until is not None and time.monotonic() >= until:
-            raise TimeoutError
-        for descriptor, events in ready:
-            if descriptor == self._woken:
-                with suppress(BlockingIOError):
-                    os.read(self._woken, 4096)
-            elif events != select.POLLOUT and not self._read():
-                raise ProcessLost
-
-    def _both_ways(self) -> "select.poll":
-        poll = select.poll()
-        poll.register(self._talk, select.POLLIN | select.POLLOUT)
-        poll.register(self._woken, select.POLLIN)
-        return poll
 
     def answer_later(self, number: int, pending: Pending) -> None:
         """Answer a question of the present call when its future is done."""
         call = self.calls
+        self._unanswered += 1
 
         def done(_: Future[Any]) -> None:
             with self._lock:
                 if not self._closed:
                     self._answers.append((call, number, pending))
-                    self._wake_up()
+                    with suppress(OSError):  # it is full: the reader is awake
+                        os.write(self._wake, b"+")
 
         pending.future.add_done_callback(done)
 
@@ -201,9 +215,9 @@ class ChildProcess:
         with suppress(OSError):
             signal.pidfd_send_signal(self._process, STACK_SIGNAL)
             until = time.monotonic() + _STACK_SECONDS
-            while time.monotonic() < until and b" in serve\n" not in self._messages.buffer:
-                if self._poll.poll(20) and not self._read():
-                    break
+            with suppress(TimeoutError, ProcessLost):
+                while b" in serve\n" not in self._messages.buffer:
+                    self._wait(until)
 
     @property
     def place(self) -> str:
@@ -258,22 +272,6 @@ class ChildProcess:
             found = self._fate.recv(STATUS.size)
             return found if len(found) == STATUS.size else b""
         return b""
-
-    def _read(self) -> bool:
-        """Read what is there; returns False at the end of the connection."""
-        try:
-            part = self._talk.recv(_READ)
-        except BlockingIOError:
-            return True
-        except OSError:
-            part = b""
-        self._messages.buffer += part
-        self._at_end = not part
-        return bool(part)
-
-    def _wake_up(self) -> None:
-        with suppress(OSError):  # it is full, or closed: its reader is awake
-            os.write(self._wake, b"+")
 
     def answer(self, number: int, find: Callable[[], Any], until: float | None) -> None:
         """Answer a question of the present call with what `find` returns or raises. Raises as `send` does."""
