@@ -609,7 +609,7 @@ class ClusterAccess:
         return self._client.sync_api_client()
 
     def request(self, method: str, path: str, headers: Any, body: Any) -> Future[Any]:
-        """Send a request as `client` does, on the machinery loop; returns the answer, which is read.
+        """Send a request as `client` does, on the machinery loop; returns status, reason, headers and body.
 
         `path` begins with a slash, and may have a query.
         """
@@ -622,7 +622,7 @@ class ClusterAccess:
             )
             response = await client.call_api(*request)
             await response.read()
-            return response
+            return response.status, response.reason, dict(response.getheaders()), response.data
 
         return asyncio.run_coroutine_threadsafe(send(), self._loop)
 

@@ -22,7 +22,7 @@ import structlog
 
 from declctl.errors import HandlerFailed
 from declctl.hooks.calls import HookTarget, Implementation, call, call_async
-from declctl.objects import Cause, Change, ChangeReason, ChangeType, ObjectKey, ObjectView, Request, Requeue
+from declctl.objects import Change, Request, Requeue
 from declctl.runtime.checking.loaded_code import LoadedCode
 from declctl.runtime.handling.context import (
     ClusterAccess,
@@ -47,10 +47,7 @@ from declctl.runtime.isolation.protocol import (
     Done,
     Raised,
     Ready,
-    WireChange,
-    WireObject,
     failure_of,
-    record_from,
 )
 from declctl.writes import CallScope
 
@@ -88,7 +85,7 @@ class Child:
         channel = self._channel.open(message.number)
         memo = _CallMemo(channel)
         try:
-            result = self._call(channel, memo, self._hooks[message.hook], _arguments(message.subject))
+            result = self._call(channel, memo, self._hooks[message.hook], _arguments(message))
             if result is None or isinstance(result, Requeue):
                 return Done(None if result is None else result.after, "", memo.changed())
             return Done(None, type(result).__name__, memo.changed())
@@ -166,34 +163,11 @@ def _text_of(memo: Memo) -> str:
     return json.dumps(dict(memo), default=str)
 
 
-def _arguments(subject: Any) -> dict[str, object]:
-    if not isinstance(subject, WireChange):
-        request = Request(
-            key=ObjectKey(subject.key),
-            obj=_view(subject.obj),
-            attempt=subject.attempt,
-            causes=tuple(Cause(*cause) for cause in subject.causes),
-            id=subject.id,
-        )
-        return {"request": request}
-    obj = ObjectView(record_from(subject.obj))
-    old = ObjectView(record_from(subject.obj)) if subject.is_same else _view(subject.old)
-    change = Change(
-        type=ChangeType(subject.type),
-        resource=subject.resource,
-        obj=obj,
-        old=old,
-        initial=subject.initial,
-        final_state_unknown=subject.final_state_unknown,
-        reason=ChangeReason(subject.reason),
-        generation=subject.generation,
-        received=subject.received,
-    )
-    return {"change": change, "obj": obj, "old": old}
-
-
-def _view(sent: WireObject | None) -> ObjectView | None:
-    return None if sent is None else ObjectView(record_from(sent))
+def _arguments(call: Call) -> dict[str, object]:
+    change = call.change
+    if change is None:
+        return {"request": call.request}
+    return {"change": change, "obj": change.obj, "old": change.old}
 
 
 class _ModuleLogs(logging.Handler):

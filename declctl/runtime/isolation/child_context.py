@@ -5,7 +5,7 @@ client, the parent does what it would do for a call in its own process, with the
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -16,16 +16,16 @@ from declctl.kit import running_loop
 from declctl.kit.callbacks import CodeLine
 from declctl.kit.clock import SystemClock
 from declctl.kit.text import exception_text
-from declctl.objects import GroupVersionKind, LabelSelector, ObjectKey, ObjectView
+from declctl.objects import LabelSelector, ObjectKey, ObjectView
+from declctl.objects.record import record_of
 from declctl.runtime.handling.context import Forgotten
 from declctl.runtime.isolation.parent_channel import AskedFuture, CallChannel, ParentChannel
-from declctl.runtime.isolation.protocol import WRITTEN, Tell, WireObject, record_from
+from declctl.runtime.isolation.protocol import Tell, from_plain
 from declctl.writes import (
     AppliedSet,
     CallScope,
     EventText,
     WriteOrigin,
-    WriteVerb,
     Written,
     document_of,
     documents_of,
@@ -96,7 +96,7 @@ class CacheOfParent:
     def get(self, key: str) -> ObjectView | None:
         """See `CacheReader.get`."""
         found = self._read("get", str(key))
-        return None if found is None else _view(found)
+        return None if found is None else msgspec.convert(found, ObjectView, dec_hook=from_plain)
 
     def list(self, *, namespace: str | None = None, selector: Selector | None = None) -> Views:
         """See `CacheReader.list`."""
@@ -141,12 +141,8 @@ class CacheOfParent:
         return self._channel.ask("read", list(self._source), what, *given)
 
 
-def _view(found: Any) -> ObjectView:
-    return ObjectView(record_from(msgspec.convert(found, WireObject)))
-
-
 def _views(found: Any) -> Views:
-    return Views([record_from(each) for each in msgspec.convert(found, list[WireObject])])
+    return Views(list(map(record_of, msgspec.convert(found, list[ObjectView], dec_hook=from_plain))))
 
 
 def snapshot_of_parent(channel: CallChannel, name: str) -> CacheSnapshot:
@@ -163,11 +159,11 @@ class WritesOfParent:
 
     def apply(self, obj: object, *, force: bool | None = None) -> "AskedWrite":
         """See `HandlerContext.apply`."""
-        return AskedWrite("apply", _written, (document_of(obj).body, force))
+        return AskedWrite("apply", Written, (document_of(obj).body, force))
 
     def apply_set(self, objects: Iterable[object]) -> "AskedWrite":
         """See `HandlerContext.apply_set`."""
-        return AskedWrite("apply_set", _applied, ([each.body for each in documents_of(objects)],))
+        return AskedWrite("apply_set", AppliedSet, ([each.body for each in documents_of(objects)],))
 
     def patch_status(
         self, conditions: Iterable[Mapping[str, Any]], fields: Mapping[str, Any]
@@ -177,7 +173,7 @@ class WritesOfParent:
             [dict(each) for each in conditions] if not isinstance(conditions, Mapping | str) else conditions
         )
         status_change(self._scope, given, fields)  # raises for what can't be sent
-        return AskedWrite("patch_status", _written, (given, dict(fields)))
+        return AskedWrite("patch_status", Written, (given, dict(fields)))
 
     def begin(self, work: "AskedWrite", forgotten: Forgotten, line: CodeLine | None) -> AskedFuture:
         """Ask for a write. On the loop of a hook."""
@@ -192,19 +188,12 @@ class AskedWrite(msgspec.Struct, frozen=True):
     """A write that was checked, and that the parent makes."""
 
     verb: str
-    read: Callable[[Any], Any]  # makes the result of the answer
+    kind: type  # of its result
     given: tuple[Any, ...]
 
-
-def _written(found: Any) -> Written:
-    verb, (group, version, kind), key, *rest = found
-    values = dict(zip(WRITTEN, rest, strict=True))
-    return Written(WriteVerb(verb), GroupVersionKind(group, version, kind), ObjectKey(key), **values)
-
-
-def _applied(found: Any) -> AppliedSet:
-    applied, pruned = (tuple(map(_written, some)) for some in found)
-    return AppliedSet(applied, pruned)
+    def read(self, answer: Any) -> Any:
+        """The result of an answer."""
+        return msgspec.convert(answer, self.kind, dec_hook=from_plain)
 
 
 class ClientsOfParent:

@@ -24,11 +24,8 @@ from declctl.runtime.isolation.protocol import (
     Done,
     FromChild,
     MessageReader,
-    Pending,
     Raised,
     Ready,
-    WireChange,
-    WireRequest,
     encoded,
     failure_of,
 )
@@ -59,7 +56,7 @@ class ChildProcess:
         self._fate = fate  # shut down to kill the child; its status comes back
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._messages = MessageReader(FromChild)
-        self._answers = deque[tuple[int, int, Pending]]()  # of call and question; done, and not sent
+        self._answers = deque[tuple[int, int, Future[Any]]]()  # of call and question; done, and not sent
         self._unanswered = 0  # questions of the present call whose answers come later
         self._longest_wait: float | None = None  # seconds of a read that blocks, as the socket has it
         self._next_look = 0.0  # monotonic seconds, at the memory
@@ -93,13 +90,10 @@ class ChildProcess:
                 return
         self._forget_process()
 
-    def begin_call(
-        self, hook: int, subject: WireChange | WireRequest, level: int, until: float | None
-    ) -> None:
+    def begin_call(self, call: Call, until: float | None) -> None:
         """Send the next call. Raises as `send` does; without `has_call`, the child knows nothing of it."""
-        self.calls += 1
         self.has_call, self._unanswered = False, 0
-        self.send(encoded(Call(self.calls, hook, subject, level)), until)
+        self.send(encoded(call), until)
 
     def resident_bytes(self) -> int:
         """Its resident memory, shared pages included; 0 if it is not known. From any thread."""
@@ -141,10 +135,10 @@ class ChildProcess:
         """
         while True:
             while self._answers:
-                call, number, pending = self._answers.popleft()
+                call, number, found = self._answers.popleft()
                 if call == self.calls:
                     self._unanswered -= 1
-                    self.answer(number, lambda found=pending: found.wire(found.future.result()), until)
+                    self._answer(number, found, until)
             if look is not None and time.monotonic() >= self._next_look:
                 self._next_look = time.monotonic() + _LOOK_SECONDS
                 look()
@@ -191,19 +185,29 @@ class ChildProcess:
         if self.killed or not part:
             raise ProcessLost
 
-    def answer_later(self, number: int, pending: Pending) -> None:
-        """Answer a question of the present call when its future is done."""
+    def answer(self, number: int, found: Future[Any], until: float | None) -> None:
+        """Answer a question of the present call, now or when the answer is there. Raises as `send` does."""
+        if found.done():
+            self._answer(number, found, until)
+            return
         call = self.calls
         self._unanswered += 1
 
         def done(_: Future[Any]) -> None:
             with self._lock:
                 if not self._closed:
-                    self._answers.append((call, number, pending))
+                    self._answers.append((call, number, found))
                     with suppress(OSError):  # it is full: the reader is awake
                         os.write(self._wake, b"+")
 
-        pending.future.add_done_callback(done)
+        found.add_done_callback(done)
+
+    def _answer(self, number: int, found: Future[Any], until: float | None) -> None:
+        try:
+            data = encoded(Answer(self.calls, number, found.result()))
+        except Exception as error:  # noqa: BLE001 - the child raises it
+            data = encoded(Answer(self.calls, number, None, failure_of(error, most=3)))
+        self.send(data, until)
 
     def ask_stack(self) -> None:
         """Ask it for the line of user code at which it is, for `place`.
@@ -272,14 +276,6 @@ class ChildProcess:
             found = self._fate.recv(STATUS.size)
             return found if len(found) == STATUS.size else b""
         return b""
-
-    def answer(self, number: int, find: Callable[[], Any], until: float | None) -> None:
-        """Answer a question of the present call with what `find` returns or raises. Raises as `send` does."""
-        try:
-            data = encoded(Answer(self.calls, number, find()))
-        except Exception as error:  # noqa: BLE001 - the child raises it
-            data = encoded(Answer(self.calls, number, None, failure_of(error, most=3)))
-        self.send(data, until)
 
     def _next_message(self) -> Any:
         """The next message, or None if it is not there yet. Raises ProcessLost for bytes that are none."""

@@ -16,6 +16,7 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from declctl.errors import ReloadRefused
 from declctl.hooks.calls import (
@@ -30,8 +31,7 @@ from declctl.hooks.calls import (
 from declctl.hooks.registry import ARGUMENTS
 from declctl.manifest.model import IsolationMode
 from declctl.manifest.plan import HandlerPlan
-from declctl.objects import Change, ChangeType, Request, Requeue
-from declctl.objects.record import record_of
+from declctl.objects import Change, Request, Requeue
 from declctl.runtime.checking.declaration import Declaration
 from declctl.runtime.checking.preflight_pool import ForkServerProcess, timeval
 from declctl.runtime.handling.binding import IsolationStatistics
@@ -45,17 +45,13 @@ from declctl.runtime.isolation.protocol import (
     MOST_BYTES,
     Ask,
     Begin,
+    Call,
     Done,
     Loaded,
-    Pending,
     Raised,
     Tell,
-    WireChange,
-    WireRequest,
     error_from,
-    wire_causes,
-    wire_object,
-    wire_view,
+    sendable,
 )
 from declctl.runtime.log import Log
 
@@ -67,7 +63,6 @@ _THREAD = "declctl-isolation"
 _MOST_TIMES = 2  # a child that takes so many times its `maxMemory` ends amid its call
 FIRST_DELAY = 0.1  # seconds before a child that has crashed is replaced; twice as many each further time
 _LONGEST_DELAY = 10.0
-_RESYNC = ChangeType.RESYNC
 
 
 class ProcessRegistry:
@@ -295,8 +290,7 @@ class HandlerChildren:
         """
         context: HandlerContext = arguments["ctx"]
         here = context.for_other_process()
-        subject = arguments.get("change") or arguments["request"]
-        sent = _wire(subject)
+        change, request = _sendable(arguments.get("change")), _sendable(arguments.get("request"))
         stops, timeout = self._rest(), self._plan.timeout
         until = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -307,7 +301,8 @@ class HandlerChildren:
                     CallTimedOut(f"no process was ready: {ran_longer_than(timeout or 0)}"), ""
                 ) from None
             try:
-                child.begin_call(position, sent, here.log_level, until)
+                child.calls += 1
+                child.begin_call(Call(child.calls, position, change, request, here.log_level), until)
                 result = self._serve(child, until, here)
             except ProcessLost as lost:
                 failure = self._lost(child, lost)
@@ -327,7 +322,7 @@ class HandlerChildren:
         self._give_back(child)
         if isinstance(result, Raised):
             raise error_from(result.failure)
-        return _result(result, subject)
+        return None if request is None else _result(result)
 
     def _lost(self, child: ChildProcess, lost: ProcessLost) -> Exception:
         """Remove a child that is gone; returns the failure of its call."""
@@ -352,60 +347,27 @@ class HandlerChildren:
 
     def _serve(self, child: ChildProcess, until: float | None, call: CallElsewhere) -> Done | Raised:
         """Answer the questions of a child until its call has ended."""
-        served: CallOfChild | None = None
-        pending: dict[int, Pending] = {}  # writes and requests under way
+        served = CallOfChild(call)
         look = None if self._plan.isolation.max_memory is None else lambda: self._look(child)
         try:
             while True:
                 message = child.receive(until, look)
-                if served is None and not isinstance(message, Done):
-                    served = CallOfChild(call)
-                if isinstance(message, Ask):
-                    assert served is not None
-                    if message.call != child.calls:
-                        continue  # something has outlived an earlier call
-                    if message.name == CANCEL:
-                        if (found := pending.get(message.given[0])) is not None:
-                            found.future.cancel()
-                        continue
-                    self._answer(child, served, message, pending, until)
-                elif isinstance(message, Tell):
-                    assert served is not None
-                    served.log(message)
-                elif isinstance(message, Done | Raised):
-                    if message.memo is not None:
-                        (served or CallOfChild(call)).keep(message.memo)
+                if isinstance(message, Done | Raised):
+                    served.keep(message.memo)
                     return message
-                else:
+                if isinstance(message, Tell):
+                    served.log(message)
+                elif not isinstance(message, Ask):
                     raise ProcessLost("its process has sent a message out of turn")
+                elif message.call != child.calls:
+                    pass  # of something that has outlived an earlier call
+                elif message.name == CANCEL:
+                    served.cancel(message.number)
+                else:
+                    child.answer(message.number, served.answer(message), until)
         except BaseException:
-            for found in tuple(pending.values()):
-                found.future.cancel()
-            raise  # after a call that has ended by itself, they go on
-
-    @staticmethod
-    def _answer(
-        child: ChildProcess,
-        served: CallOfChild,
-        question: Ask,
-        pending: dict[int, Pending],
-        until: float | None,
-    ) -> None:
-        try:
-            found = served.answer(question.name, question.given)
-        except Exception as error:  # noqa: BLE001 - the child raises it
-
-            def failed(error: Exception = error) -> Any:
-                raise error
-
-            child.answer(question.number, failed, until)
-            return
-        if isinstance(found, Pending):
-            pending[question.number] = found
-            found.future.add_done_callback(lambda _: pending.pop(question.number, None))
-            child.answer_later(question.number, found)
-        else:
-            child.answer(question.number, lambda: found, until)
+            served.cancel()
+            raise  # after a call that has ended by itself, writes go on
 
     def _look(self, child: ChildProcess) -> None:
         """Kill a child that takes far too much memory amid its call."""
@@ -583,34 +545,21 @@ def declaration_of(declaration: Declaration, handlers: Container[str]) -> Declar
     entries = tuple(each for each in declaration.entries if each.use in uses and each.name in handlers)
     named = {each.plugin for each in entries}
     plugins = tuple(each for each in declaration.plugins if each.name in named)
-    return msgspec.structs.replace(declaration, entries=entries, plugins=plugins)
+    return replace(declaration, entries=entries, plugins=plugins)
 
 
-def _wire(subject: Change | Request) -> WireChange | WireRequest:
-    if isinstance(subject, Request):
-        return WireRequest(
-            str(subject.key), wire_view(subject.obj), subject.attempt, wire_causes(subject.causes), subject.id
-        )
-    record, old = record_of(subject.obj), subject.old
-    is_same = old is not None and record_of(old) is record
-    return WireChange(
-        subject.type,
-        subject.resource,
-        wire_object(record),
-        None if is_same else wire_view(old),
-        is_same,
-        subject.initial,
-        subject.final_state_unknown,
-        subject.reason,
-        subject.generation,
-        subject.received,
-    )
-
-
-def _result(done: Done, subject: Change | Request) -> object:
-    """What the hook has returned. A value of another type is one of a class with the same name."""
+def _sendable(subject: Any) -> Any:
+    """A change or a request whose objects are sent as JSON."""
     if isinstance(subject, Change):
-        return None
+        old = None if subject.old is None else sendable(subject.old)
+        return replace(subject, obj=sendable(subject.obj), old=old)
+    if isinstance(subject, Request) and subject.obj is not None:
+        return replace(subject, obj=sendable(subject.obj))
+    return subject
+
+
+def _result(done: Done) -> object:
+    """What a reconciler has returned. A value of another type is one of a class with the same name."""
     if done.wrong:
         return type(done.wrong[:100], (), {})()
     return None if done.after is None else Requeue(done.after)

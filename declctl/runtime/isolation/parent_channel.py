@@ -167,7 +167,7 @@ class CallChannel:
         with self._lock:
             is_waiting = self._waiting.pop(number, None) is not None
         if is_waiting:
-            self.channel.send(Ask(self._number, 0, CANCEL, [number]))
+            self.channel.send(Ask(self._number, number, CANCEL))
 
     def take(self, answer: Answer) -> None:
         """Hand an answer to its question."""

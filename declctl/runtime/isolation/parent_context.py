@@ -5,15 +5,14 @@ Secrets are those of any other call. Writes and requests run on the machinery lo
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from declctl.informer.stores.lister import CacheReader, CacheSnapshot, Views
 from declctl.objects import ObjectView
-from declctl.objects.record import record_of
 from declctl.runtime.handling.context import CallElsewhere, Memo
-from declctl.runtime.isolation.protocol import WRITTEN, Pending, Tell, WireObject, wire_object, wire_view
-from declctl.writes import AppliedSet, Written
+from declctl.runtime.isolation.protocol import Ask, Tell, sendable
 
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 _READS = frozenset(
@@ -38,25 +37,33 @@ class CallOfChild:
 
     def __init__(self, call: CallElsewhere) -> None:
         self._call = call
-        self._context = context = call.context
+        self._context = call.context
         self._taken: list[CacheSnapshot] = []  # snapshots that the call has taken itself
-        self._answers: Mapping[str, Callable[..., Any]] = {
-            "now": lambda: context.now().isoformat(),
-            "memo": lambda: dict(context.memo),
-            "read": self._read,
-            "record_event": self._record_event,
-            "apply": self._apply,
-            "apply_set": self._apply_set,
-            "patch_status": self._patch_status,
-            "request": self._request,
-        }
+        self._under_way: dict[int, Future[Any]] = {}  # writes and requests, by question
 
-    def answer(self, name: str, given: Sequence[Any]) -> Any:
-        """The answer to a question, or one that is pending; raises what the context raises."""
-        found = self._answers.get(name)
-        if found is None:
-            raise TypeError(f"there is no question {name!r}")
-        return found(*given)
+    def answer(self, question: Ask) -> Future[Any]:
+        """The answer to a question: what `_ask_` of its name returns or raises, or its future."""
+        find = getattr(self, f"_ask_{question.name}", None)
+        found: Future[Any] = Future()
+        try:
+            if find is None:
+                raise TypeError(f"there is no question {question.name!r}")
+            value = find(*question.given)
+        except Exception as error:  # noqa: BLE001 - the child raises it
+            found.set_exception(error)
+            return found
+        if not isinstance(value, Future):
+            found.set_result(value)
+            return found
+        self._under_way[question.number] = value
+        value.add_done_callback(lambda _: self._under_way.pop(question.number, None))
+        return value
+
+    def cancel(self, *questions: int) -> None:
+        """Cancel what is under way for these questions; without one, for all."""
+        for number in questions or tuple(self._under_way):
+            if (found := self._under_way.get(number)) is not None:
+                found.cancel()
 
     def log(self, line: Tell) -> None:
         """Write a line of the log."""
@@ -84,7 +91,13 @@ class CallOfChild:
             return self._context.listers[str(name)]
         return self._context.snapshots[str(name)] if kind == "snapshot" else self._taken[int(name)]
 
-    def _read(self, source: tuple[str, str | int], what: str, *given: Any) -> Any:
+    def _ask_now(self) -> str:
+        return self._context.now().isoformat()
+
+    def _ask_memo(self) -> dict[str, Any]:
+        return dict(self._context.memo)
+
+    def _ask_read(self, source: tuple[str, str | int], what: str, *given: Any) -> Any:
         reader: Any = self._reader(*source)
         if what not in _READS:
             raise TypeError(f"a cache has no {what!r}")
@@ -93,50 +106,29 @@ class CallOfChild:
             return len(self._taken) - 1
         if what == "list":
             namespace, selector = given
-            return _wire_list(reader.list(namespace=namespace, selector=selector))
+            return [*map(sendable, reader.list(namespace=namespace, selector=selector))]
         if what in ("len", "contains"):
             return len(reader) if what == "len" else given[0] in reader
         found = getattr(reader, what)
         found = found(*given) if callable(found) else found
-        if isinstance(found, ObjectView):
-            return wire_view(found)
-        return _wire_list(found) if isinstance(found, Views) else found
+        if isinstance(found, Views):
+            return [*map(sendable, found)]
+        return sendable(found) if isinstance(found, ObjectView) else found
 
-    def _record_event(self, obj: Any, reason: str, note: str, kind: str, action: str) -> None:
+    def _ask_record_event(self, obj: Any, reason: str, note: str, kind: str, action: str) -> None:
         self._context.record_event(obj, reason, note, kind, action)
 
-    def _apply(self, obj: Any, force: bool | None) -> Pending:
-        return Pending(self._call.submit(lambda writes: writes.apply(obj, force=force)), _wire_written)
+    def _ask_request(self, method: str, path: str, headers: Any, body: Any) -> Future[Any]:
+        return self._call.request(method, path, headers, body)
 
-    def _apply_set(self, objects: Any) -> Pending:
-        return Pending(self._call.submit(lambda writes: writes.apply_set(objects)), _wire_set)
+    def _ask_apply(self, obj: Any, force: bool | None) -> Future[Any]:
+        return self._call.submit(lambda writes: writes.apply(obj, force=force))
 
-    def _request(self, method: str, path: str, headers: Any, body: Any) -> Pending:
-        return Pending(self._call.request(method, path, headers, body), _wire_response)
+    def _ask_apply_set(self, objects: Any) -> Future[Any]:
+        return self._call.submit(lambda writes: writes.apply_set(objects))
 
-    def _patch_status(self, conditions: Any, fields: Any) -> Pending:
-        return Pending(
-            self._call.submit(lambda writes: writes.patch_status(conditions, fields)), _wire_written
-        )
+    def _ask_patch_status(self, conditions: Any, fields: Any) -> Future[Any]:
+        return self._call.submit(lambda writes: writes.patch_status(conditions, fields))
 
 
 _RECORD = logging.makeLogRecord({})
-
-
-def _wire_list(views: Views) -> list[WireObject]:
-    return [wire_object(record_of(view)) for view in views]
-
-
-def _wire_written(written: Written) -> list[Any]:
-    kind = written.kind
-    head = [str(written.verb), (kind.group, kind.version, kind.kind), str(written.key)]
-    return [*head, *(getattr(written, name) for name in WRITTEN)]
-
-
-def _wire_set(applied: AppliedSet) -> list[Any]:
-    return [[_wire_written(each) for each in some] for some in (applied.applied, applied.pruned)]
-
-
-def _wire_response(response: Any) -> list[Any]:
-    """What a child needs of the answer of an official client."""
-    return [response.status, response.reason, dict(response.getheaders()), response.data]

@@ -7,10 +7,12 @@ The parent believes nothing that a child says: a message is decoded into these t
 and nothing in it is code. Objects are sent as their JSON, which the parent does not parse.
 """
 
+import builtins
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
-from typing import Any, Final, NamedTuple
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, Final
 
 import msgspec
 
@@ -19,7 +21,7 @@ from declctl.errors import DeclctlError
 from declctl.hooks.calls import CHILD_TRACEBACK, ChildTraceback, describe, place_of, readable_traceback
 from declctl.kit.secret_values import is_secret, secret_values
 from declctl.kit.text import exception_text
-from declctl.objects import Cause, ObjectView, Record
+from declctl.objects import Change, ObjectView, Record, Request
 from declctl.objects.frame import FrameCodec
 from declctl.objects.record import Layout, record_of
 
@@ -32,49 +34,10 @@ MOST_BYTES: Final = 256 << 20
 CANCEL: Final = "cancel"
 """The name of the question that cancels an earlier one; it has no answer."""
 
-WRITTEN: Final = ("uid", "resource_version", "obj", "changed", "dry_run", "manager", "based_on", "digest")
-"""The fields of a `Written` as it is sent, after its verb, kind and key."""
-
 _LONGEST_TEXT = 20_000  # characters of the text or the traceback of an exception
 _LONGEST_BODY = 64 * 1024  # of the answer of an API server that an official client raises
 _MOST_CAUSES = 20  # of an exception
 _SIMPLE = (str, int, float, bool, type(None))
-
-
-class WireObject(msgspec.Struct, frozen=True, array_like=True):
-    """A cached object."""
-
-    key: str
-    revision: str
-    labels: bytes
-    api_version: str
-    kind: str
-    body: bytes  # JSON
-
-
-class WireChange(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=0):
-    """The argument `change` of a hook, with `obj` and `old`."""
-
-    type: str
-    resource: str
-    obj: WireObject
-    old: WireObject | None
-    is_same: bool  # `old` is `obj`, as in a Resync
-    initial: bool
-    final_state_unknown: bool
-    reason: str
-    generation: int
-    received: float
-
-
-class WireRequest(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=1):
-    """The argument `request` of a hook."""
-
-    key: str
-    obj: WireObject | None
-    attempt: int
-    causes: list[tuple[str, str, str, str]]
-    id: str
 
 
 class Begin(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=0):
@@ -92,7 +55,8 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=1):
 
     number: int  # in this child
     hook: int
-    subject: WireChange | WireRequest
+    change: Change | None  # or
+    request: Request | None
     level: int = 0  # of the log: lower lines are not sent
 
 
@@ -168,13 +132,6 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=8)
     threads: int  # other threads that the import has started, which no child has
 
 
-class Pending(NamedTuple):
-    """A question whose answer is not there yet."""
-
-    future: Future[Any]
-    wire: Callable[[Any], Any]  # makes of the result what is sent
-
-
 FromParent = Begin | Call | Answer
 FromChild = Ask | Tell | Done | Raised | Ready | Loaded
 
@@ -183,7 +140,7 @@ class MessageReader:
     """Cuts messages out of the bytes that one side receives. `buffer` has those that are not read yet."""
 
     def __init__(self, kind: Any) -> None:
-        self._decode: Callable[[memoryview], Any] = msgspec.msgpack.Decoder(kind).decode
+        self._decode: Callable[[memoryview], Any] = msgspec.msgpack.Decoder(kind, dec_hook=from_plain).decode
         self.buffer = bytearray()
 
     def next(self) -> Any:
@@ -204,6 +161,8 @@ class MessageReader:
 
 def _plain(value: Any) -> Any:
     """What msgpack does not know, as something that it knows."""
+    if isinstance(value, Layout):
+        return value.api_version, value.kind
     if isinstance(value, str):  # a subclass, such as ObjectKey
         return str.__str__(value)
     if isinstance(value, int | float):
@@ -226,39 +185,31 @@ def encoded(message: FromParent | FromChild) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
-def wire_object(record: Record) -> WireObject:
-    """A cached object for a child. The values of a Secret are remembered: the child may send them back."""
-    layout, frame = record.layout, record.frame
+_CODEC = FrameCodec()  # it returns JSON as it is
+
+
+@lru_cache(256)
+def _layout_of(api_version: str, kind: str) -> Layout:
+    return Layout(api_version=api_version, kind=kind, positions={}, codec=_CODEC)
+
+
+def sendable(view: ObjectView) -> ObjectView:
+    """The view for a child: its object is sent as JSON, with nothing of the cache.
+
+    The values of a Secret are remembered: the child may send them back.
+    """
+    record = record_of(view)
+    layout = record.layout
     if is_secret(layout.api_version, layout.kind):
         secret_values.remember(record.read())
-    body = layout.codec.decode(frame)
-    return WireObject(
-        record.key, record.revision, record.labels_json, layout.api_version, layout.kind, bytes(body)
-    )
+    body = bytes(layout.codec.decode(record.frame))
+    plain = _layout_of(layout.api_version, layout.kind)
+    return ObjectView(Record(record.key, record.revision, record.labels_json, (), body, plain))
 
 
-def wire_view(view: ObjectView | None) -> WireObject | None:
-    """The object of a view for a child."""
-    return None if view is None else wire_object(record_of(view))
-
-
-_CODEC = FrameCodec()  # it returns JSON as it is
-_layouts: dict[tuple[str, str], Layout] = {}  # of a child, by apiVersion and kind
-
-
-def record_from(sent: WireObject) -> Record:
-    """The record of an object in a child."""
-    kind = (sent.api_version, sent.kind)
-    layout = _layouts.get(kind)
-    if layout is None:
-        layout = Layout(api_version=kind[0], kind=kind[1], positions={}, codec=_CODEC)
-        _layouts[kind] = layout
-    return Record(sent.key, sent.revision, sent.labels, (), sent.body, layout)
-
-
-def wire_causes(causes: Iterable[Cause]) -> list[tuple[str, str, str, str]]:
-    """The causes of a request for a child."""
-    return [(cause.type, cause.resource, cause.key, cause.reason) for cause in causes]
+def from_plain(kind: type, value: Any) -> Any:
+    """The value of a class that msgpack does not know, in a child."""
+    return _layout_of(*value) if kind is Layout else kind(value)
 
 
 # Exceptions
@@ -319,8 +270,8 @@ def error_from(failure: Failure) -> BaseException:
         error = kind.__new__(kind, failure.text)
         error.args = (failure.text,)
         vars(error).update(failure.fields)
-    elif failure.name in _PYTHON:
-        error = _PYTHON[failure.name](failure.text)
+    elif (known := _python_error(failure)) is not None:
+        error = known
     else:
         error = _named(failure.name)(failure.text)
         body = failure.fields.get("body")
@@ -332,25 +283,14 @@ def error_from(failure: Failure) -> BaseException:
     return error
 
 
-# Classes that handlers catch, and whose only argument is a text.
-_PYTHON: Mapping[str, type[Exception]] = {
-    kind.__name__: kind
-    for kind in (
-        TypeError,
-        ValueError,
-        RuntimeError,
-        AttributeError,
-        IndexError,
-        LookupError,
-        AssertionError,
-        NotImplementedError,
-        TimeoutError,
-        ConnectionError,
-        OSError,
-        MemoryError,
-        ZeroDivisionError,
-    )
-}
+def _python_error(failure: Failure) -> Exception | None:
+    """The exception of a class of Python whose only argument may be a text; None for others."""
+    kind = getattr(builtins, failure.name, None)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        with suppress(Exception):
+            error = kind(failure.text)
+            return error if str(error) == failure.text else None
+    return None
 
 
 def _as_exception(error: BaseException) -> Exception:
