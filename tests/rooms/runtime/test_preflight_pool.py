@@ -15,7 +15,7 @@ import pytest
 
 from declctl.kit import ManualClock
 from declctl.runtime.checking import preflight_pool
-from declctl.runtime.checking.check import check, import_in_child, read_files
+from declctl.runtime.checking.check import import_in_child, read_files
 from declctl.runtime.checking.fork_server import STATUS
 from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import Ending, PreflightPool, PreflightProcess
@@ -278,21 +278,6 @@ async def test_an_import_that_is_given_up_ends_with_all_it_has_started(children,
     with pytest.raises(asyncio.CancelledError):
         await work
     until("its daemon is gone", lambda: _is_gone(pid))
-
-
-def test_processes_that_an_import_has_started_end_with_it(bundle, tmp_path) -> None:
-    """Whether the import succeeds, raises or ends the process, what it has started is not left behind."""
-    for number, end in enumerate(("", "raise OSError('no disk')\n", "import os; os._exit(3)\n")):
-        sign = tmp_path / f"sign{number}"
-        bundle.write(
-            "handlers.py",
-            "import subprocess\n"
-            "started = subprocess.Popen(['sleep', '1000'])\n"
-            f"open({str(sign)!r}, 'w').write(str(started.pid))\n{end}"
-            "def notify(change): ...\n",
-        )
-        assert bool(check(str(bundle.path)).errors) == bool(end)
-        until("its child is gone", lambda s=sign: _is_gone(int(s.read_text())))
 
 
 def _is_gone(pid: int) -> bool:
