@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from declctl.kit import LoopCalls
+from declctl.kit import LoopCalls, running_loop
 from declctl.kit.callbacks import CodeLine
 from declctl.runtime.handling.context import Forgotten, WriteFuture
 from declctl.runtime.isolation.protocol import (
@@ -214,6 +214,9 @@ class AskedFuture(WriteFuture):
     def _take(self, answer: Answer | None) -> None:
         if answer is None:
             self.forget()
+        if running_loop() is self.get_loop():
+            self._answered(answer)  # now: the call may be over before the loop turns
+            return
         with suppress(RuntimeError):  # its loop is closed
             self._on_loop.call(partial(self._answered, answer))
 
