@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import structlog
@@ -141,16 +142,6 @@ def _returns(channel: ParentChannel, _number: int) -> None:
     channel.send(Done())
 
 
-def test_a_child_makes_one_call_after_the_other_until_it_has_made_enough() -> None:
-    """Calls go to the child that is idle; after `maxCalls` another takes its place, and that is counted."""
-    children = _made(_returns, max_calls=2)
-    for _ in range(5):
-        _call(children)
-    found = children.statistics()
-    assert [each.calls for each in found.processes] == [1]
-    assert found.ends == {"Calls": 2}
-
-
 def test_a_child_that_has_ended_idle_costs_no_attempt() -> None:
     """What has killed it, such as the end of the process that it was forked from, was no call."""
     children = _made(_returns)
@@ -161,39 +152,20 @@ def test_a_child_that_has_ended_idle_costs_no_attempt() -> None:
     assert children.statistics().ends == {"Protocol": 2}
 
 
-class MadeUpImport:
-    """Stands for the process that imports the code. It answers with the next of `answers`, and ends."""
-
-    answers: ClassVar[list[Loaded | None]] = []
-    made: ClassVar[list["MadeUpImport"]] = []
-    pid = 0
-
-    def __init__(self, _module: str, *, output: int | None) -> None:
-        assert output is None
-        self.control, self._theirs = socket.socketpair()
-        self.made.append(self)
-        if (answer := self.answers.pop(0)) is not None:
-            self._theirs.sendall(encoded(answer))
-
-    def fork(self) -> None:
-        """It has ended."""
-        raise ConnectionError
-
-    def kill(self) -> None:
-        """End it."""
-        self._theirs.close()
-
-    def close(self) -> None:
-        """End it."""
-        self.kill()
-        self.control.close()
-
-
 def test_the_timeout_holds_while_the_code_is_imported_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The import goes on for the next call; what it finds has to be what the generation was made of."""
-    monkeypatch.setattr("declctl.runtime.isolation.children.ForkServerProcess", MadeUpImport)
     answers = [Loaded([], {"score": ["a"]}, 0), None, Loaded([], {"score": ["b"]}, 0)]
-    monkeypatch.setattr(MadeUpImport, "answers", answers)
+    made: list[Any] = []
+
+    def imports(*_: object, output: int | None) -> Any:
+        control, theirs = socket.socketpair()
+        if (answer := answers.pop(0)) is not None:
+            theirs.sendall(encoded(answer))
+        fork = Mock(side_effect=ConnectionError(output))  # it has ended
+        made.append(Mock(control=control, fork=fork, kill=theirs.close, close=theirs.close, pid=0))
+        return made[-1]
+
+    monkeypatch.setattr("declctl.runtime.isolation.children.ForkServerProcess", imports)
     declared: Any = "what is imported"
     template = Template(declared, {"score": ["a"]}, limit=60.0, log=structlog.get_logger())
     template.start()
@@ -202,8 +174,8 @@ def test_the_timeout_holds_while_the_code_is_imported_again(monkeypatch: pytest.
     for _ in range(2):
         with pytest.raises(CallTimedOut, match="no process was ready"):
             _call(children)
-    assert len(MadeUpImport.made) == 2
-    MadeUpImport.made[1].kill()
+    assert len(made) == 2
+    made[1].kill()
 
     def refused() -> str:
         with pytest.raises(ProcessLost) as lost:
@@ -215,10 +187,7 @@ def test_the_timeout_holds_while_the_code_is_imported_again(monkeypatch: pytest.
 
 
 def test_what_has_ended_a_child_is_the_failure_of_its_call() -> None:
-    """An exit status, a closed connection, bytes that are no message, one out of turn: each is named."""
-
-    def exits(_channel: ParentChannel, _number: int) -> None:
-        raise SystemExit(7)
+    """A closed connection, bytes that are no message, one out of turn: each is named."""
 
     def leaves(_channel: ParentChannel, _number: int) -> None:
         raise EOFError
@@ -230,7 +199,6 @@ def test_what_has_ended_a_child_is_the_failure_of_its_call() -> None:
         channel.send(Ready(1))
 
     for behave, cause, words in (
-        (exits, "Exit", "exit status 7"),
         (leaves, "Protocol", "it has closed its connection"),
         (babbles, "Protocol", "what is no message of declctl"),
         (repeats, "Protocol", "out of turn"),
@@ -317,12 +285,14 @@ def test_questions_are_answered_in_the_call_and_refused_after_it() -> None:
         )
         channel.close()
         asked.append(ask("memo"))
-        channel.send(Done(memo={"seen": 2}))
+        channel.send(Raised(failure_of(ValueError("no")), {"seen": 2}))
 
     memo = Memo()
     memo["seen"] = memo["gone"] = 1
     children = _made(asks)
-    _call(children, memo)
+    with pytest.raises(ValueError, match="no"):  # a failure of the call, and not of the child
+        _call(children, memo)
+    assert (len(children.statistics().processes), children.statistics().ends) == (1, {})
     assert asked[0] == {"seen": 1, "gone": 1}
     assert "there is no question 'nothing'" in str(asked[1])
     assert "argument" in str(asked[2])
@@ -363,20 +333,6 @@ def test_an_exception_arrives_with_what_declctl_needs_of_it() -> None:
     assert "Traceback" in readable_traceback(own)
     assert "test_isolation.py" in readable_traceback(own)
     assert type(sent(_Broken())).__name__ == "_Broken"
-
-
-def test_a_raise_is_the_failure_of_the_call_and_not_of_the_child() -> None:
-    """The child stays, and its memory of the object is kept."""
-
-    def raises(channel: ParentChannel, _number: int) -> None:
-        channel.send(Raised(failure_of(ValueError("no")), {"tried": True}))
-
-    memo, children = Memo(), _made(raises)
-    for _ in range(2):
-        with pytest.raises(ValueError, match="no"):
-            _call(children, memo)
-    assert dict(memo) == {"tried": True}
-    assert (len(children.statistics().processes), children.statistics().ends) == (1, {})
 
 
 def test_a_message_may_come_in_parts_and_several_at_once() -> None:
