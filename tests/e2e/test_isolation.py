@@ -12,68 +12,53 @@ from waiting import until
 
 from declctl.testing import BundleDir
 
-_CODE = '''
-import asyncio, ctypes, os, sys, time
+_CODE = """
+import ctypes, os, sys, time
 from pathlib import Path
 
-class Odd(Exception):
-    """It can neither be pickled nor read."""
-    def __init__(self):
-        self.lock = lambda: None
-    def __str__(self):
-        raise SystemExit
+# It can neither be pickled nor read.
+Odd = type("Odd", (Exception,), {"__init__": lambda self: setattr(self, "f", iter), "__str__": sys.exit})
+kept = []
 
 def tell(change):
     print("quiet", change.key, flush=True)
 
+def babble():
+    for number in range(3, 64):
+        try:
+            os.write(number, b"junk" * 1000)
+        except OSError:
+            pass
+    time.sleep(1000)
+
+def leak():
+    while True:
+        kept.append(bytearray(os.urandom(4096)) * 4096)
+        time.sleep(0.02)
+
 def hostile(obj, ctx):
-    kind, attempts = obj.name, ctx.memo.get("attempts", 0) + 1
-    ctx.memo["attempts"] = attempts
-    print("begins", kind, flush=True)
-    if kind == "raises":
-        raise Odd
-    if kind == "returns":
-        return object()
-    mark = Path(MARKS) / kind
-    if mark.exists():
+    ctx.memo["attempts"] = ctx.memo.get("attempts", 0) + 1
+    print("begins", obj.name, flush=True)
+    mark = Path(MARKS) / obj.name
+    if mark.exists() and obj.name not in ("raises", "returns"):
         return  # a retry
     mark.touch()
-    if kind == "computes":
-        while True:
-            pass
-    if kind == "hangs":
-        time.sleep(1000)
-    if kind == "segfaults":
-        ctypes.string_at(0)
-    if kind == "exits":
-        os._exit(7)
-    if kind == "detaches" and not os.fork():
-        os.setsid()
-        time.sleep(1000)
-    if kind == "babbles":
-        for number in range(3, 64):
-            try:
-                os.write(number, b"junk" * 1000)
-            except OSError:
-                pass
-        time.sleep(1000)
-    if kind == "leaks":
-        kept = []
-        while True:
-            kept.append(bytearray(os.urandom(4096)) * 4096)
-            time.sleep(0.02)
-    if kind == "grows":
-        hostile.kept = bytearray(os.urandom(4096)) * (100 * 256)
-'''
-_KINDS = ("computes", "hangs", "segfaults", "exits", "detaches")
-_KINDS += ("babbles", "leaks", "grows", "raises", "returns")
-_CAUSES = {  # at least so many processes have ended for this cause
-    "Timeout": 2,
-    "Signal": 1,
-    "Exit": 1,
-    "Protocol": 1,
-    "Memory": 2,
+    KINDS
+"""
+_KINDS = {
+    "computes": "while True: pass",
+    "hangs": "time.sleep(1000)",
+    "segfaults": "ctypes.string_at(0)",
+    "exits": "os._exit(7)",
+    "detaches": "os.fork() or (os.setsid(), time.sleep(1000))",
+    "babbles": "babble()",
+    "leaks": "leak()",
+    "grows": "kept.append(bytearray(os.urandom(4096)) * (100 * 256))",
+    "raises": "raise Odd",
+    "returns": "return object()",
 }
+# At least so many processes have ended for this cause.
+_CAUSES = {"Timeout": 2, "Signal": 1, "Exit": 1, "Protocol": 1, "Memory": 2}
 
 
 def _bundle(folder: Path, namespace: str, handlers: str, code: str) -> Path:
@@ -123,7 +108,8 @@ def test_whatever_an_isolated_handler_does_the_others_lose_nothing(
 ) -> None:
     """Loops, hangs, crashes, leaks, lies: each costs its own call, says why, and its key is retried."""
     (tmp_path / "marks").mkdir()
-    code = _CODE.replace("MARKS", repr(str(tmp_path / "marks")))
+    kinds = "\n    ".join(f"if obj.name == {name!r}:\n        {code}" for name, code in _KINDS.items())
+    code = _CODE.replace("MARKS", repr(str(tmp_path / "marks"))).replace("KINDS", kinds)
     handlers = """
 {name: tell, resourceRef: {name: pods}, entryPoint: "handlers:tell"}
 {name: hostile, resourceRef: {name: pods}, entryPoint: "handlers:hostile", events: [Added], timeout: 5s, \
