@@ -186,27 +186,22 @@ def test_the_timeout_holds_while_the_code_is_imported_again(monkeypatch: pytest.
     template.close()
 
 
-def test_what_has_ended_a_child_is_the_failure_of_its_call() -> None:
+@pytest.mark.parametrize(
+    ("sends", "words"),
+    [(None, "closed its connection"), (5, "what is no message of declctl"), (Ready(1), "out of turn")],
+)
+def test_what_has_ended_a_child_is_the_failure_of_its_call(sends: Any, words: str) -> None:
     """A closed connection, bytes that are no message, one out of turn: each is named."""
 
-    def leaves(_channel: ParentChannel, _number: int) -> None:
-        raise EOFError
+    def ends(channel: ParentChannel, _number: int) -> None:
+        if sends is None:
+            raise EOFError
+        channel.send(sends)
 
-    def babbles(channel: ParentChannel, _number: int) -> None:
-        channel.send(5)  # type: ignore[arg-type]
-
-    def repeats(channel: ParentChannel, _number: int) -> None:
-        channel.send(Ready(1))
-
-    for behave, cause, words in (
-        (leaves, "Protocol", "it has closed its connection"),
-        (babbles, "Protocol", "what is no message of declctl"),
-        (repeats, "Protocol", "out of turn"),
-    ):
-        children = _made(behave)
-        with pytest.raises(ProcessLost, match=words):
-            _call(children)
-        assert list(children.statistics().ends) == [cause]
+    children = _made(ends)
+    with pytest.raises(ProcessLost, match=words):
+        _call(children)
+    assert list(children.statistics().ends) == ["Protocol"]
 
 
 def test_a_child_that_crashes_is_replaced_with_a_growing_delay() -> None:
