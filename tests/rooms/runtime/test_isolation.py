@@ -106,7 +106,9 @@ class MadeUpTemplate:
 _open: list[HandlerChildren] = []
 
 
-def _made(behave: Behaviour, *, timeout: float | None = None, **limits: int) -> HandlerChildren:
+def _made(
+    behave: Behaviour, template: Any = None, *, timeout: float | None = None, **limits: int
+) -> HandlerChildren:
     plan = HandlerPlan(
         path=(),
         name="score",
@@ -115,8 +117,8 @@ def _made(behave: Behaviour, *, timeout: float | None = None, **limits: int) -> 
         isolation=IsolationSpec(mode=IsolationMode.PROCESS, **limits),
     )
     begin = Begin("score", 1, ["pods"], [], False)
-    template = MadeUpTemplate(behave)
-    children = HandlerChildren(plan, begin, template, ProcessRegistry())  # type: ignore[arg-type]
+    template = template or MadeUpTemplate(behave)
+    children = HandlerChildren(plan, begin, template, ProcessRegistry())
     children.made_up = template  # type: ignore[attr-defined]
     _open.append(children)
     return children
@@ -169,8 +171,7 @@ def test_the_timeout_holds_while_the_code_is_imported_again(monkeypatch: pytest.
     declared: Any = "what is imported"
     template = Template(declared, {"score": ["a"]}, limit=60.0, log=structlog.get_logger())
     template.start()
-    children = _made(_returns, timeout=0.2)
-    monkeypatch.setattr(children, "_template", template)
+    children = _made(_returns, template, timeout=0.2)
     for _ in range(2):
         with pytest.raises(CallTimedOut, match="no process was ready"):
             _call(children)
