@@ -114,7 +114,7 @@ def test_what_an_import_cuts_loose_is_ended_with_it(end: str, bundle: BundleDir,
         errors = check(str(bundle.path)).errors
     assert bool(errors) == bool(end), errors
     daemons = [int(pid) for pid in sign.read_text().split()]
-    assert len(daemons) == 3
+    assert len(daemons) >= 3  # an import that raises is begun again
     try:
         until("they are gone", lambda: not any(map(_lives, daemons)))
     finally:

@@ -23,7 +23,7 @@ from declctl.objects.frame import FrameCodec
 from declctl.objects.record import Layout
 from declctl.runtime.checking.fork_server import STATUS
 from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, Memo
-from declctl.runtime.handling.failure_log import cause_of
+from declctl.runtime.handling.failures import cause_of
 from declctl.runtime.handling.invocation import CallTimedOut
 from declctl.runtime.isolation.child_process import ChildProcess, ProcessLost
 from declctl.runtime.isolation.children import HandlerChildren, ProcessRegistry, Template
