@@ -109,12 +109,8 @@ class Handler:
     def __init__(self, world: "Slots", plan: HandlerPlan) -> None:
         self.world, self.epoch, self.budget, self.is_closed = world, 0, None, False
         self.plans, self.counts, self.objects = dict[int, HandlerPlan](), Counter[str](), dict[str, Any]()
-        self.calls, self.items, self.script, self.writes = (
-            list[Call](),
-            list[Item](),
-            list[str](),
-            list[Any](),
-        )
+        self.calls, self.items = list[Call](), list[Item]()
+        self.script, self.writes = list[str](), list[Any]()  # how the next calls end; what caches lack
         self.owners: dict[int | None, int] = {}  # by epoch, the one to which what waits was handed over
         self.caches: Any = (Cache(POD), Cache(MAP))
         self.advance()
@@ -212,6 +208,13 @@ class Handler:
             assert self.slot.abandon(epoch) == len(stuck)
             self.slot.drained()
 
+    def owner(self, item: Item) -> int | None:
+        """Whose code is called: what runs stays with the code that has begun it."""
+        return item.epoch if item.is_out else self.owners.get(item.epoch, item.epoch)
+
+    def outstanding(self, epoch: int) -> int:
+        return sum(self.owner(item) == epoch for item in self.items)
+
     def advance(self) -> None:
         """The watches bring all that was written."""
         self.writes.clear()
@@ -223,8 +226,8 @@ class Handler:
         limit = self.now - CANCEL_SECONDS
         for call in self.calls if self.world.is_stubborn else ():
             self.counts["timeouts"] += call.limit <= limit and not call.timed_out
-            call.timed_out = call.timed_out or call.limit <= limit
-            call.is_zombie = call.is_zombie or min(call.limit, call.cancelled_at) <= limit
+            call.timed_out |= call.limit <= limit
+            call.is_zombie |= min(call.limit, call.cancelled_at) <= limit
 
     def check(self) -> None:
         if not self.is_full:
@@ -280,9 +283,6 @@ class Events(Handler):
     def of(self, key: str) -> list[Item]:
         return [item for item in self.items if item.key == key]
 
-    def owner(self, item: Item) -> int | None:
-        return item.epoch if item.is_out else self.owners.get(item.epoch, item.epoch)
-
     def set_epoch(self, item: Item) -> None:
         """What comes to wait belongs to the newest code, unless it is behind a retry."""
         head = self.of(item.key)[0]
@@ -326,9 +326,6 @@ class Events(Handler):
                 return
             self.items.remove(newer)
 
-    def outstanding(self, epoch: int) -> int:
-        return sum(self.owner(item) == epoch for item in self.items)
-
 
 class Keys(Handler):
     """`mode: Reconcile`: an item is a key, which waits until caches have what the handler has written."""
@@ -360,29 +357,27 @@ class Keys(Handler):
         return not item.due and not item.is_out
 
     def taken(self, item: Item) -> tuple[Any, ...]:
+        item.epoch = self.epoch
         return (item.attempts + 1,), self.epoch
 
     def done(self, item: Item, due: float) -> None:
-        item.due = NEVER if self.is_closed else due if item.due else 0.0
+        item.epoch, item.due = None, NEVER if self.is_closed else due if item.due else 0.0
 
     retry = done
-
-    def outstanding(self, epoch: int) -> int:
-        return sum(call.generation == epoch for call in self.calls)
 
 
 @pytest.mark.guarantee("G10")
 class Slots(RuleBasedStateMachine):
-    """One handler or two, which share their epochs, and maybe their workers."""
+    """One handler, or two which share their epochs and sometimes their workers."""
 
     @initialize(
         modes=st.sampled_from([(Events,), (Keys,), (Events, Keys)]),
         plans=st.tuples(PLANS, PLANS),
-        flags=st.tuples(st.booleans(), st.sampled_from([False, False, True]), st.booleans()),
+        is_stubborn=st.booleans(),  # hooks swallow their cancellation
+        closes=st.booleans(),  # in the end, the handlers are removed
     )
-    def start(self, modes: Any, plans: Any, flags: Any) -> None:
-        # Hooks may swallow their cancellation; workers may be shared; in the end, handlers may be removed.
-        self.is_stubborn, self.shares, self.closes = flags
+    def start(self, modes: Any, plans: Any, is_stubborn: bool, closes: bool) -> None:
+        self.is_stubborn, self.closes, self.shares = is_stubborn, closes, len(modes) > 1
         self.clock, self.epochs, self.version, self.step = ManualClock(), EpochCounter(), 1, 1
         self.loop = HandLoop(self.clock)
         self.events: list[tuple[Handler, Call, str]] = []  # calls that have begun or ended by themselves
@@ -392,14 +387,14 @@ class Slots(RuleBasedStateMachine):
 
     @rule(pick=PICKS, name=st.sampled_from("abc"), deletes=st.sampled_from([False, False, True]))
     def an_object_changes(self, pick: int, name: str, deletes: bool) -> None:
-        handler, kind, before = self.handlers[pick % len(self.handlers)], ChangeType.ADDED, None
+        handler = self.handlers[pick % len(self.handlers)]
         self.version += 1
         new, old = make_record(name, version=self.version), handler.objects.pop(name, None)
-        if old is not None:
-            kind, before = (ChangeType.DELETED, None) if deletes else (ChangeType.MODIFIED, old)
-        if kind is not ChangeType.DELETED:
+        if old is not None and deletes:
+            handler.add(Notification(ChangeType.DELETED, new))
+        else:
             handler.objects[name] = new
-        handler.add(Notification(kind, new, before))
+            handler.add(Notification(ChangeType.MODIFIED if old else ChangeType.ADDED, new, old))
         self.settle()
 
     @rule(pick=PICKS, ends=st.lists(ENDS, min_size=1, max_size=4))
@@ -491,7 +486,7 @@ class Slots(RuleBasedStateMachine):
             handler.check()
         for drain in tuple(self.drains):
             handler, epoch, latch = drain
-            assert latch.is_open == (not handler.outstanding(epoch)), f"the drain of {epoch}"
+            assert latch.is_open == (not handler.outstanding(epoch)), f"the drain of epoch {epoch}"
             if latch.is_open:
                 handler.hand_over(epoch, is_late=True)
                 handler.slot.forget(epoch)
