@@ -117,6 +117,7 @@ class Handler:
         log: Any = SimpleNamespace(**dict.fromkeys(("info", "warning", "error"), lambda *_, **__: None))
         made, clock, loop = self.bind_next(plan), world.clock, world.loop
         self.slot: Any = made.make_slot(clock=clock, log=log, loop=loop, epochs=world.epochs)
+        self.slot.connect()
 
     now = property(lambda self: self.world.clock.monotonic())
     plan = property(lambda self: self.plans[self.epoch])
@@ -449,8 +450,8 @@ class Slots(RuleBasedStateMachine):
             if not slot.has_workers_for(slot.binding):
                 slot.workers.dismiss()
                 slot.workers = slot.make_workers(slot.binding)
-            slot.connect()
-            slot.wake()
+                slot.connect()
+                slot.wake()
         self.settle()
 
     @precondition(lambda self: self.drains)
