@@ -216,17 +216,6 @@ def test_a_key_that_never_rests_is_handled_too(queue: Queue, clock: ManualClock)
     assert max(later - earlier for earlier, later in pairwise(moments)) <= 10.5
 
 
-def test_no_change_rests_while_the_buffer_is_full(clock: ManualClock) -> None:
-    """`bufferBytes` bounds what rests: beyond it, the handler gets its work at once."""
-    queue: Queue = ChangeQueue(clock=clock, weigh=len, merge=merge_texts, merge_above=10)
-    queue.debounce = 1.0
-    for number in range(10):
-        queue.add(f"k{number}", "x")
-    assert queue.next_due() == 1.0
-    queue.add("more", "x")
-    assert len(taken(queue)) == 11
-
-
 def test_of_a_removed_handler_all_comes_at_once_and_is_drained(queue: Queue) -> None:
     """In the epoch that is drained: nothing that a debounce holds back is lost."""
     queue.add("a", "1")
