@@ -5,13 +5,12 @@ have the new certificate, and open ones go on. A pair that can't be used changes
 """
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from declctl.errors import UsageError
 from declctl.kit import Clock
@@ -176,7 +175,7 @@ class TlsHandshake(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
-        transport = cast("asyncio.Transport", transport)
+        assert isinstance(transport, asyncio.Transport)
         self._opened(transport)
         task = asyncio.create_task(self._shake(transport), name="admin TLS handshake")
         self._tasks.add(task)
@@ -214,7 +213,7 @@ class TlsHandshake(asyncio.Protocol):
 def _second_descriptor(transport: asyncio.Transport) -> socket.socket | None:
     """Another descriptor of the socket of a connection; None if there is none left."""
     try:
-        return socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        return transport.get_extra_info("socket").dup()
     except OSError:
         return None  # the handshake needs none
 
