@@ -188,6 +188,9 @@ BAD_TIME_ZONE: Final = _code("DCL102", "There is no time zone of this name.")
 BAD_METRICS: Final = _code(
     "DCL110", "`declctl_metrics` raised, or adds a metric whose name belongs to declctl or to other code."
 )
+OUTSIDE_OF_CHILDREN: Final = _code(
+    "DCL111", "An isolated handler also has hooks that are called in the main process (a warning)."
+)
 
 
 CODE_PATTERN: Final = re.compile(r"DCL-?\d{1,6}", re.IGNORECASE | re.ASCII)

@@ -54,11 +54,20 @@ _WORD = re.compile(r"[A-Za-z]+", re.ASCII)
 # Names of the manifest, words of declctl, and classes of errors.
 _KEPT = frozenset(
     {"name", "bundleHash", "type", "status", "state", "version", "resourceVersion", "result"}
-    | {"time", "lastTransitionTime", "unreachableSince", "errorType", "lastErrorType", "lastErrorTime"}
+    | {
+        "time",
+        "lastTransitionTime",
+        "unreachableSince",
+        "errorType",
+        "lastErrorType",
+        "lastErrorTime",
+        "lastEndType",
+    }
     | {"nextRun", "lastRun", "lastSuccess", "lastOutcome"}
     | {"level", "start", "until"}  # of the log
 )
-_TYPES = {"error": "errorType", "lastError": "lastErrorType"}  # text fields, each with the field of its class
+# Text fields, each with the field of its class.
+_TYPES = {"error": "errorType", "lastError": "lastErrorType", "lastEnd": "lastEndType"}
 _BEARER = "bearer"
 _STATUS = "/status"
 _READS = ("GET", "HEAD")  # methods that are `get` for an authorizer; each other one is its own verb

@@ -40,7 +40,7 @@ from declctl.cli.host_checks import (
 )
 from declctl.cli.manifest_argument import is_config_map, manifest_folder
 from declctl.cli.options import time_limit
-from declctl.cli.report import count
+from declctl.cli.report import BLOCKING_ADVICE, blocking, count
 from declctl.cli.terminal import has_colour, line, painted, print_json
 from declctl.cli.undeclared import with_undeclared_writes
 from declctl.cli.validate import ask_about, number_of
@@ -380,7 +380,10 @@ def check_address(admin: AdminSpec, name: str | None) -> Check:
             meaning=f"`declctl run` of {name} can't listen there, and commands reach {there}",
             advice="name another address in spec.admin.bindAddress",
         )
-    return ok(_ADMIN_ADDRESS, f"{there} generation {answer.document.get('generation')} runs at {target}")
+    found = f"{there} generation {answer.document.get('generation')} runs at {target}"
+    if blocked := blocking(answer.document):
+        return warning(_ADMIN_ADDRESS, found, meaning=blocked, advice=BLOCKING_ADVICE)
+    return ok(_ADMIN_ADDRESS, found)
 
 
 def check_metrics_address(admin: AdminSpec, metrics: Address, name: str) -> Check:

@@ -1,13 +1,14 @@
 """`declctl plan`: the changes of a manifest, and their costs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import typer
 
 from declctl.cli.admin_client import AdminAddress, LocalManifest, admin_address, ask
 from declctl.cli.manifest_argument import manifest_folder
-from declctl.cli.report import show_faults
+from declctl.cli.report import BLOCKING_ADVICE, blocking, show_faults
 from declctl.cli.terminal import line, print_json, print_table
 from declctl.codes import FINALIZER_LEFT
 from declctl.errors import UsageError
@@ -50,12 +51,14 @@ def show_plan(
     """
     new = _checked(manifest, cluster)
     try:
+        status = _status(manifest, new, admin)
         if against == _RUNNING:
             target = _target(manifest, new, admin)
             found = compare_plans(new, against=_running(target), matching=_matching(target))
         else:
             old = None if against is None else _checked(against, cluster)
-            found = compare_plans(new, against=old, objects=_objects(manifest, new, admin))
+            objects = {resource["name"]: resource["objects"] for resource in status.get("resources", ())}
+            found = compare_plans(new, against=old, objects=objects)
     except UsageError as fault:  # a fault of the address; the status 2 would mean changes
         line(f"declctl: {fault}", err=True)
         return 1
@@ -63,6 +66,8 @@ def show_plan(
         print_json(found.document())
     else:
         _print(found)
+        if blocked := blocking(status):
+            line(f"the running process: {blocked}; {BLOCKING_ADVICE}")
     lost = list(_lost_finalizers(new, found))
     show_faults(lost)
     if any(fault.severity == "error" for fault in lost):
@@ -148,8 +153,8 @@ def _target(manifest: str, checked: CheckResult, admin: str | None) -> AdminAddr
     return admin_address(admin, manifest=LocalManifest.of(manifest, checked.inputs.loaded.controller))
 
 
-def _objects(manifest: str, checked: CheckResult, admin: str | None) -> dict[str, int]:
-    """The objects of each resource in the running process of this name; empty without an answer."""
+def _status(manifest: str, checked: CheckResult, admin: str | None) -> Mapping[str, Any]:
+    """The status of the running process of this name; empty without an answer."""
     assert checked.inputs is not None
     try:
         target = _target(manifest, checked, admin)
@@ -158,10 +163,8 @@ def _objects(manifest: str, checked: CheckResult, admin: str | None) -> dict[str
         if admin is not None:
             raise
         return {}
-    # Another controller answers at this address: its numbers are for another manifest.
-    if document.get("name") != checked.inputs.loaded.controller.name:
-        return {}
-    return {resource["name"]: resource["objects"] for resource in document.get("resources", ())}
+    # Another controller may answer at this address: its numbers are for another manifest.
+    return document if document.get("name") == checked.inputs.loaded.controller.name else {}
 
 
 def _print(found: PlanComparison) -> None:

@@ -104,6 +104,11 @@ def print_status(document: Document, *, now: datetime) -> None:
     ]
     _section("UNHEALTHY HANDLER", ("REASON", "COUNT", "WORST", "FOR", "ERROR"), problems)
     _section(
+        "PROCESS OF",
+        PROCESS_HEADERS,
+        process_rows((h["name"], h.get("isolation")) for h in document["handlers"]),
+    )
+    _section(
         "SCHEDULE",
         ("NEXT", "LAST", "OUTCOME", "SUCCEEDED", "FAILED", "SKIPPED", "RUNNING", "LAST ERROR"),
         _schedules(document),
@@ -387,6 +392,52 @@ def _unindexed(informers: Sequence[Document]) -> list[str]:
         for informer in informers
         for name, fault in informer["indexFaults"].items()
     ]
+
+
+def blocking(document: Document) -> str:
+    """What handlers of a running process keep from the others, in words; empty if that is nothing."""
+    found = [
+        f"{handler['name']}: {problem['count']:,} calls do not return"
+        for handler in document.get("handlers", ())
+        for problem in handler.get("problems") or ()
+        if problem["reason"] in ("HandlerSuspended", "CallHangs") and handler.get("isolation") is None
+    ]
+    found += [
+        each.get("message") or "the loop of asynchronous hooks is blocked"
+        for each in document.get("conditions", ())
+        if each.get("reason") == "LoopBlocked"
+    ]
+    return "; ".join(found)
+
+
+BLOCKING_ADVICE = "with `isolation: {mode: Process}`, a call ends at its timeout and blocks no other handler"
+"""What to do about `blocking`."""
+
+PROCESS_HEADERS = ("PID", "MEMORY", "CALLS", "AGE", "ENDED", "LAST END")
+
+
+def process_rows(handlers: Iterable[tuple[str, Document | None]]) -> list[tuple[object, ...]]:
+    """A row for each process of an isolated handler, and one for a handler that has none now.
+
+    `handlers` has their names, and the field `isolation` of the status.
+    """
+    rows: list[tuple[object, ...]] = []
+    for name, isolation in handlers:
+        if isolation is None:
+            continue
+        ends = (sum(isolation["ends"].values()), isolation["lastEnd"] or isolation["lastEndType"])
+        rows += [
+            (
+                name,
+                each["pid"],
+                figures.byte_size(each["bytes"]),
+                each["calls"],
+                figures.age(each["seconds"]),
+                *ends,
+            )
+            for each in isolation["processes"]
+        ] or [(name, None, None, None, None, *ends)]
+    return rows
 
 
 def _schedules(document: Document) -> list[tuple[object, ...]]:

@@ -14,7 +14,7 @@ import msgspec
 
 from declctl.cli.admin_client import AdminAddress, admin_address, ask, expect, why_redacted
 from declctl.cli.options import duration_of
-from declctl.cli.report import age, headline, last_event
+from declctl.cli.report import PROCESS_HEADERS, age, headline, last_event, process_rows
 from declctl.cli.terminal import has_colour, line, make_table, print_json, print_table
 from declctl.errors import UsageError
 from declctl.kit import figures
@@ -34,6 +34,7 @@ _HANDLER_HEADERS = (
     *("FAILED", "DEAD LETTERS", "LAST ERROR"),
 )
 _CACHE_HEADERS = ("CACHE", "OBJECTS", "MEMORY", "EVENTS/S", "RELISTS", "LAST EVENT", "STATE")
+_PROCESS_HEADERS = ("PROCESS OF", *PROCESS_HEADERS)
 _ALARMING = ("FAILED/S", "RETRIED/S", "FAILED", "DEAD LETTERS")
 
 
@@ -52,6 +53,7 @@ class HandlerLoad(msgspec.Struct, frozen=True):
     failed: int  # since the start of the process
     dead_letters: int
     last_error: str | None
+    isolation: Mapping[str, Any] | None  # the processes of an isolated handler, as in the status
 
 
 class CacheLoad(msgspec.Struct, frozen=True):
@@ -145,6 +147,7 @@ def _handler(now: Mapping[str, Any], old: Mapping[str, Any] | None, rate: _Rates
         failed=now["failed"],
         dead_letters=now.get("deadLetters", 0),
         last_error=now.get("lastError"),
+        isolation=now.get("isolation"),
     )
 
 
@@ -269,6 +272,7 @@ def _view(taken: LoadSample, seconds: float, *, notes: Sequence[str] = ()) -> "R
     from rich.text import Text
 
     first, *rest = _head(taken)
+    processes = process_rows((each.name, each.isolation) for each in taken.handlers)
     alarm = not taken.ready or taken.reload_status == "False"
     return Group(
         Text(one_line(first), style="bold red" if alarm else "bold"),
@@ -280,6 +284,7 @@ def _view(taken: LoadSample, seconds: float, *, notes: Sequence[str] = ()) -> "R
         make_table(_HANDLER_HEADERS, _handler_rows(taken), style=_style),
         Text(),
         make_table(_CACHE_HEADERS, _cache_rows(taken)),
+        *((Text(), make_table(_PROCESS_HEADERS, processes)) if processes else ()),
     )
 
 
@@ -295,6 +300,9 @@ def _print(taken: LoadSample) -> None:
     print_table(_HANDLER_HEADERS, _handler_rows(taken))
     line()
     print_table(_CACHE_HEADERS, _cache_rows(taken))
+    if processes := process_rows((each.name, each.isolation) for each in taken.handlers):
+        line()
+        print_table(_PROCESS_HEADERS, processes)
 
 
 def _head(taken: LoadSample) -> Iterator[str]:

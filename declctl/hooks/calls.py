@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from contextvars import ContextVar
 from pathlib import Path
 from types import CoroutineType, TracebackType
-from typing import Any, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import msgspec
 
@@ -28,6 +28,9 @@ NAMESPACE = "_declctl_gen"
 """The package under which generations live; messages show names without it."""
 
 _PRIVATE_NAME = re.compile(rf"\b{NAMESPACE}\.g\w+\.")
+CHILD_TRACEBACK = "child_traceback"
+"""The attribute of an exception that a hook has raised in a child process: a `ChildTraceback`."""
+
 _MACHINERY = ("declctl", "importlib", "_frozen_importlib", "_frozen_importlib_external")
 _LAST_FRAMES = 4  # of `end_of_traceback`
 _LONGEST_END = 2000  # its characters
@@ -38,6 +41,13 @@ _HOOKS_BY_TYPE: Mapping[ChangeType, tuple[str, ...]] = {
     ChangeType.RESYNC: ("declctl_event", "declctl_modified"),
     ChangeType.DELETED: ("declctl_event", "declctl_deleted"),
 }
+
+
+class ChildTraceback(NamedTuple):
+    """Where an exception was raised in a child process, as this process has no frames of it."""
+
+    text: str  # as `readable_traceback`
+    place: str  # as `place_of`
 
 
 class Implementation(msgspec.Struct, frozen=True):
@@ -53,6 +63,13 @@ class Implementation(msgspec.Struct, frozen=True):
     parameters: tuple[str, ...]
     is_async: bool
     rank: int = 1
+
+
+def identity_text(implementation: Implementation) -> str:
+    """Hook, plugin and function, the same in each process that has loaded the code."""
+    function = implementation.function
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{implementation.hook} of {implementation.plugin}: {name}"
 
 
 class HookTarget:
@@ -340,6 +357,8 @@ def place_of(error: BaseException) -> str:
     This is the innermost line in a handler file; for an installed plugin, the innermost line outside of
     declctl.
     """
+    if isinstance(known := getattr(error, CHILD_TRACEBACK, None), ChildTraceback):
+        return known.place
     # A syntax error is in the file itself; the traceback only has its import.
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno or 1}"
@@ -393,6 +412,8 @@ def readable_traceback(error: BaseException) -> str:
     Its lines are those of the generation that raised, also if the files have changed.
     """
     cause = error.__cause__ if isinstance(error, HandlerFailed) and error.__cause__ is not None else error
+    if isinstance(known := getattr(cause, CHILD_TRACEBACK, None), ChildTraceback):
+        return secret_values.hide(known.text)
     trace = cause.__traceback__
     while (
         trace is not None

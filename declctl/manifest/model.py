@@ -465,6 +465,47 @@ class QueueSpec(Spec):
         return self.name != "default"
 
 
+class IsolationMode(StrEnum):
+    """Where the hooks of a handler are called."""
+
+    THREAD = "Thread"
+    PROCESS = "Process"
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationSpec(Spec):
+    """Where the hooks of a handler are called, and when a process of it is replaced."""
+
+    ABOUT = about(
+        "Where the hooks of the handler are called. With Process, queue.concurrency processes of the handler "
+        "call them: a loop that computes, a call that hangs, a leak or a crash hurts no other handler.",
+        hints={"memory": "maxMemory", "calls": "maxCalls", "type": "mode"},
+        examples=[{"mode": "Process", "maxMemory": "512Mi", "maxCalls": 10000}],
+    )
+    mode: IsolationMode = option(
+        IsolationMode,
+        "Thread calls the hooks in this process: `def` in a thread, `async def` on the loop of all handlers. "
+        "Process calls them in processes of the handler.",
+        default=IsolationMode.THREAD,
+    )
+    max_memory: int | None = field(
+        quantity(
+            "With mode Process: a process whose resident memory is above this after a call is replaced. One "
+            "that has twice as much amid a call is ended, and the call has failed. By default there is no "
+            "limit.",
+            examples=["512Mi"],
+        )
+    )
+    max_calls: int | None = field(
+        whole(
+            "With mode Process: a process that has made so many calls is replaced. By default there is no "
+            "limit.",
+            minimum=1,
+            examples=[10000],
+        )
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class RetrySpec(Spec):
     """The number of attempts for a change, the first one included, and the waits between them.
@@ -830,6 +871,7 @@ class HandlerSpec(LocatedSpec):
         )
     )
     queue: QueueSpec = nested(QueueSpec)
+    isolation: IsolationSpec = nested(IsolationSpec)
     debounce: float = field(
         duration(
             "A change is delivered when its key has not changed for this time, and after ten times this time "

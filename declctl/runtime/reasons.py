@@ -245,7 +245,8 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
     _degraded(
         "LoopBlocked",
         "An asynchronous hook blocks the loop of all such hooks. The message has its line.",
-        "mend the line, and save: an edit gets another loop. Await each long operation, or write `def`",
+        "mend the line, and save: an edit gets another loop. Await each long operation, or write `def`; "
+        "`isolation: {mode: Process}` takes the handler off the loop of the others",
     ),
     _degraded(
         "ResourceError",
@@ -291,14 +292,16 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
         "A handler is not called: calls that have exceeded its `timeout`, or the drain of a reload, do not "
         "return, and their number is four times its queue.concurrency.",
         "the log names the calls; give the requests of the handler time limits and save: an edit of its code "
-        "gets new workers, and so does the return of a call",
+        "gets new workers, and so does the return of a call. With `isolation: {mode: Process}`, each call "
+        "ends at its timeout",
     ),
     _unhealthy(
         "CallHangs",
         "A call has not returned for five minutes, nor within the `timeout` of its handler. Its key waits "
         "until it returns, and so does its worker, unless it has exceeded a `timeout`.",
         "give the requests of the handler time limits, and the handler a `timeout`, and save: new code gets "
-        "new workers when `reload.drainTimeout` is over; a new process frees the key at once",
+        "new workers when `reload.drainTimeout` is over; a new process frees the key at once. With "
+        "`isolation: {mode: Process}`, each call ends at its timeout",
     ),
     _unhealthy(
         "CallsFail",

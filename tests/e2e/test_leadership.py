@@ -90,6 +90,12 @@ async def write(request, ctx):
     await asyncio.sleep(3600)  # once, so that its version tells when that was
 """.replace("SECONDS", f"{LEASE + RENEWAL:g}")
 
+THREAD = 'entryPoint: "code:write"'
+# The handler in the process that is stopped or blocked, or in one of its own, which is not.
+both_ways = pytest.mark.parametrize(
+    "way", [THREAD, f"{THREAD}, isolation: {{{{mode: Process}}}}"], ids=["thread", "process"]
+)
+
 
 class Pair:
     """Two processes over one cluster. `gate`: while this file is missing, no call goes on to its write."""
@@ -166,9 +172,13 @@ def test_the_follower_takes_over_with_what_the_leader_has_left(pair: Pair, how: 
             assert pair.holder == ""
 
 
-def test_a_leader_that_was_stopped_for_a_while_writes_nothing_any_more(pair: Pair) -> None:
+@both_ways
+def test_a_leader_that_was_stopped_for_a_while_writes_nothing_any_more(
+    cluster: Cluster, tmp_path: Path, namespace: str, way: str
+) -> None:
     """SIGSTOP in the middle of a call, a takeover, SIGCONT: its write is refused, and it exits with 1."""
-    rest, namespace = pair.cluster.rest, pair.namespace
+    pair = Pair(cluster, tmp_path, namespace, manifest=MANIFEST.replace(THREAD, way))
+    rest = cluster.rest
     rest.create(pod("a", namespace))
     with pair.start("one") as one:
         until("the leader is in a call", lambda: "sees a 1" in one.out, seconds=60)
@@ -189,14 +199,15 @@ def test_a_leader_that_was_stopped_for_a_while_writes_nothing_any_more(pair: Pai
             assert two.stop() == 0
 
 
+@both_ways
 def test_a_leader_whose_loop_was_blocked_writes_nothing_late(
-    cluster: Cluster, tmp_path: Path, namespace: str
+    cluster: Cluster, tmp_path: Path, namespace: str, way: str
 ) -> None:
     """Writes that had a connection when an index function began to compute for seconds are not sent after it.
 
     Versions of the server are the witness: the old leader's last write comes before the new one's first.
     """
-    pair = Pair(cluster, tmp_path, namespace, manifest=BUSY_MANIFEST, code=BUSY_CODE)
+    pair = Pair(cluster, tmp_path, namespace, manifest=BUSY_MANIFEST.replace(THREAD, way), code=BUSY_CODE)
     rest = cluster.rest
     rest.create(pod("a", namespace))
     with pair.start("one") as one:

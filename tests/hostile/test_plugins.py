@@ -103,7 +103,7 @@ def h(change): ...
 """
 
 
-@pytest.mark.parametrize("end", ["", "while True: pass\n", "os._exit(0)\n"])
+@pytest.mark.parametrize("end", ["", "while True: pass\n", "os._exit(0)\n", "raise OSError\n"])
 def test_what_an_import_cuts_loose_is_ended_with_it(end: str, bundle: BundleDir, tmp_path: Path) -> None:
     """Daemons that an import starts in sessions of their own do not outlive it, however it ends."""
     sign = tmp_path / "daemons"
@@ -114,7 +114,7 @@ def test_what_an_import_cuts_loose_is_ended_with_it(end: str, bundle: BundleDir,
         errors = check(str(bundle.path)).errors
     assert bool(errors) == bool(end), errors
     daemons = [int(pid) for pid in sign.read_text().split()]
-    assert len(daemons) == 3
+    assert len(daemons) >= 3  # an import that raises is begun again
     try:
         until("they are gone", lambda: not any(map(_lives, daemons)))
     finally:

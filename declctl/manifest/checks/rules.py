@@ -7,6 +7,7 @@ nor filter by a field that it does not have.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from declctl import codes
@@ -25,6 +26,7 @@ from declctl.manifest.values import (
     mapping_at,
     parse_address,
     parse_duration,
+    parse_quantity,
     value_at,
 )
 from declctl.objects.expressions import compile_expression
@@ -34,6 +36,7 @@ T = TypeVar("T")
 _Steps = tuple[Step, ...]
 _METADATA_ONLY = "MetadataOnly"  # the cache.mode in which objects have nothing but metadata
 LEASE_JITTER = 1.2  # as in client-go: followers wait for up to so many retry periods more
+_LEAST_MEMORY = 64 << 20  # bytes, of a process of an isolated handler
 _NAMED = ("resources", "handlers", "plugins", "schedules")  # lists of the spec whose items have unique names
 
 
@@ -50,6 +53,7 @@ def check_references(findings: Findings, shape: Schema) -> None:
             _check_reference(findings, (*where, "resourceRef", "name"), resources)
         _check_snapshots(findings, path, resources)
         _check_mode(findings, path, handler)
+        _check_isolation(findings, (*path, "isolation"))
         _check_reference(findings, (*path, "pluginRef", "name"), plugins)
         _check_backoff(findings, (*path, "retry"), shape)
     _check_field_managers(findings, handlers)
@@ -93,6 +97,25 @@ def _check_mode(findings: Findings, path: Path, handler: Mapping[str, Json]) -> 
             place = (*path, field)
             message = f"{dotted(place)} has no meaning with mode: {mode}"
             _contradict(findings, Location(place, key=True), message, advice)
+
+
+def _check_isolation(findings: Findings, path: Path) -> None:
+    """Report limits of processes where there are none, and one that no process can keep."""
+    if value_at(findings.data, *path, "mode") != "Process":
+        for field in ("maxMemory", "maxCalls"):
+            if value_at(findings.data, *path, field) is not None:
+                place = (*path, field)
+                message = f"{dotted(place)} has no meaning without mode: Process"
+                _contradict(findings, Location(place, key=True), message, "write mode: Process beside it")
+        return
+    place = (*path, "maxMemory")
+    given = value_at(findings.data, *place)
+    if isinstance(given, str | int) and not findings.is_blamed(place):
+        with suppress(BadValue):
+            if parse_quantity(given) < _LEAST_MEMORY:
+                less = f"{dotted(place)} is {findings.quoted(place, given)}"
+                message = f"{less}: a process takes about 40Mi before its first call"
+                _contradict(findings, Location(place), message, "allow 64Mi at least; 256Mi is usual")
 
 
 def _check_field_managers(findings: Findings, handlers: Sequence[tuple[Path, dict[str, Json]]]) -> None:

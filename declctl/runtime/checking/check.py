@@ -23,7 +23,15 @@ from declctl.kit.files import is_exhausted, shown
 from declctl.manifest import Diagnostic, LoadedManifest
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.document import Document, Location
-from declctl.manifest.model import ConfigSource, ControllerSpec, HandlerSpec, Mode, OnError, PluginSpec
+from declctl.manifest.model import (
+    ConfigSource,
+    ControllerSpec,
+    HandlerSpec,
+    IsolationMode,
+    Mode,
+    OnError,
+    PluginSpec,
+)
 from declctl.manifest.values import EntryPoint, FrozenJson
 from declctl.runtime.checking.declaration import (
     Declaration,
@@ -334,6 +342,7 @@ def _entries(controller: ControllerSpec) -> Iterable[DeclaredEntry]:
             entry_point=None if handler.entry_point is None else str(handler.entry_point),
             plugin=handler.plugin,
             path=(*handler.path, field),
+            isolated=handler.isolation.mode is IsolationMode.PROCESS,
         )
         if handler.finalizer:
             entry = None if handler.entry_point is None else str(handler.entry_point)

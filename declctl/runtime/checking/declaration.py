@@ -49,6 +49,7 @@ class DeclaredEntry(msgspec.Struct, frozen=True):
     plugin: str | None  # instead of an entry point
     path: ManifestPath
     others: tuple[str, ...] = ()  # of an index: those that the manifest declares
+    isolated: bool = False  # the hooks of the handler are called in processes of its own
 
 
 class SecretKey(msgspec.Struct, frozen=True):

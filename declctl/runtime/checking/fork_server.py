@@ -38,7 +38,8 @@ of memory that it might take, if it was ended because it took more, else 0."""
 STACK_SIGNAL = signal.SIGUSR2
 """The signal after which a child writes the stack of its import to its talk socket (`faulthandler`)."""
 
-_NICE = 5  # the controller goes first, but the server and its children never wait for ever
+NICE = 5
+"""The nice value of imports and isolated handlers: the controller goes first, but they go on, too."""
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST_ROUNDS = 1000  # of killing orphans, which may fork others meanwhile
 # Between two looks at the memory that is left: an import may take 2 GB a second.
@@ -58,13 +59,22 @@ class _Child:
 class ForkServer:
     """Forks a child for each pair of sockets from `control`, until that is closed.
 
-    A child calls `answer` with its talk socket, and ends.
+    A child calls `answer` with its talk socket, and ends. With `guards_memory`, children end if they leave
+    too little memory to the container.
     """
 
-    def __init__(self, control: socket.socket, answer: Callable[[socket.socket], None]) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        answer: Callable[[socket.socket], None],
+        *,
+        guards_memory: bool = True,
+    ) -> None:
         self._control = control
         self._answer = answer
+        self._guards_memory = guards_memory
         self._children: dict[int, _Child] = {}
+        self._others = _children_of_this_process()  # that an import has started in this process itself
         self._selector = selectors.DefaultSelector()
         # The end of a child (SIGCHLD) writes a byte into this pair, for which `select` can wait.
         self._woken, self._wake = socket.socketpair()
@@ -114,7 +124,8 @@ class ForkServer:
         if not pid:
             self._be_child(talk, fate)  # which never returns
         talk.close()
-        child = self._children[pid] = _Child(pid, fate, memory=share_of_memory_left())
+        memory = share_of_memory_left() if self._guards_memory else None
+        child = self._children[pid] = _Child(pid, fate, memory=memory)
         self._selector.register(fate, selectors.EVENT_READ, child)
 
     def _be_child(self, talk: socket.socket, fate: socket.socket) -> NoReturn:
@@ -122,6 +133,7 @@ class ForkServer:
         try:
             # A group of its own: one signal ends the child with what the import starts.
             os.setpgid(0, 0)
+            inherit_orphans()  # so that what it detaches comes to the server at its end, and not before
             self._forget(fate)
             # A crash writes the stack, too. It is written even where C code holds the interpreter lock.
             faulthandler.enable(file=talk, all_threads=False)
@@ -177,13 +189,13 @@ class ForkServer:
                 child.fate.send(STATUS.pack(os.waitstatus_to_exitcode(status), child.end_requested, memory))
 
     def _end_orphans(self) -> None:
-        """Kill the processes that an import has started in other groups.
+        """Kill the processes that a child which has ended has started in other groups.
 
         As a subreaper, this process is their parent now. Their children become its children in the next
-        round. An import beside this one loses the processes that it has detached, and nothing else.
+        round. What other children have started is theirs, as each of them is a subreaper, too.
         """
         for _ in range(_MOST_ROUNDS):
-            orphans = _children_of_this_process() - self._children.keys()
+            orphans = _children_of_this_process() - self._children.keys() - self._others
             if not orphans:
                 return
             for pid in orphans:
@@ -201,7 +213,7 @@ def _children_of_this_process() -> set[int]:
     return set()
 
 
-def _inherit_orphans() -> None:
+def inherit_orphans() -> None:
     """Become a subreaper (prctl(2)): orphaned descendants become children of this process."""
     if sys.platform == "linux":
         import ctypes
@@ -219,7 +231,7 @@ def _kill(pid: int) -> None:
 
 def main() -> None:
     """Run the server: load the modules that children need, and fork children."""
-    os.nice(_NICE)
+    os.nice(NICE)
     control = socket.socket(fileno=os.dup(0))
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -228,7 +240,7 @@ def main() -> None:
     gc.collect()
     gc.disable()  # a collection would write to, and so copy, the memory that all children share
     gc.freeze()
-    _inherit_orphans()
+    inherit_orphans()
     ForkServer(control, answer).run()
 
 

@@ -58,6 +58,11 @@ if TYPE_CHECKING:
     from declctl.hooks.metrics import MetricsRegistry
 
 _RBAC, _METRICS, _COMMANDS = "declctl_rbac", "declctl_metrics", "declctl_commands"
+# Hooks that a process of an isolated handler does not call, and whose effects its hooks may rely on.
+_OUTSIDE_OF_CHILDREN = (
+    *("declctl_startup", "declctl_prepare", "declctl_shutdown", "declctl_teardown"),
+    *("declctl_export_state", "declctl_import_state", _METRICS),
+)
 READY, DISABLED = "Ready", "Disabled"
 IndexFunction = Callable[[ObjectView], Iterable[str]]
 
@@ -367,6 +372,18 @@ class _Builder:
                     "has no finalizer",
                     entry.path,
                     "add one to the handler, such as finalizer: example.dev/webapp, or remove the hook",
+                    severity="warning",
+                )
+            )
+        outside = [hook for hook in _OUTSIDE_OF_CHILDREN if self._registry.of(hook, [name])]
+        if entry.isolated and outside:
+            self.faults.append(
+                Fault(
+                    codes.OUTSIDE_OF_CHILDREN,
+                    f"{name} implements {', '.join(outside)}, called in the main process: the processes of "
+                    f"the isolated handler {entry.name} do not see what it sets",
+                    entry.path,
+                    "make what its hooks need at the first use of it, in the hook",
                     severity="warning",
                 )
             )

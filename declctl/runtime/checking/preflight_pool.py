@@ -67,7 +67,7 @@ class PreflightProcess:
         """
         with self._talk, self._fate:
             with suppress(OSError):  # the child is gone, or was closed
-                self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(_BEGIN_SECONDS))
+                self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval(_BEGIN_SECONDS))
                 self._talk.sendall(b"%f\n" % (limit + ORPHAN_SECONDS))
                 self._talk.sendall(declaration)
                 self._talk.shutdown(socket.SHUT_WR)
@@ -97,7 +97,7 @@ class PreflightProcess:
 
     def _has_begun(self) -> bool:
         """Wait for the first report; False if it does not come. True if the child is gone."""
-        self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(_BEGIN_SECONDS))
+        self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(_BEGIN_SECONDS))
         try:
             self._reports = self._talk.recv(_MUCH)
         except BlockingIOError:
@@ -113,7 +113,7 @@ class PreflightProcess:
         """
         try:
             while (left := until - time.monotonic()) > 0:
-                self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(left))
+                self._talk.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval(left))
                 part = self._talk.recv(_MUCH, socket.MSG_WAITALL)
                 if not part:
                     return True
@@ -150,7 +150,7 @@ class PreflightProcess:
         return None
 
 
-def _timeval(seconds: float) -> bytes:
+def timeval(seconds: float) -> bytes:
     """A struct timeval. At least a millisecond, as 0 means no timeout."""
     whole, part = divmod(seconds + 0.001, 1)
     return struct.pack("ll", int(whole), int(part * 1e6))
@@ -169,7 +169,8 @@ class PreflightPool:
 
     def __init__(self, inherited: Callable[[], object] = _environment) -> None:
         self._inherited = inherited
-        self._server: _Server | None = None  # written under the lock
+        self._server: ForkServerProcess | None = None  # written under the lock
+        self._inherits: object = None  # the state that its children inherit, as of its start
         self._changing = threading.Lock()
         self._was_used = False  # since the last look of `linger`
         self._using = 0  # imports under way; written by the loop
@@ -186,10 +187,10 @@ class PreflightPool:
         """Start a child. Raises OSError if no process can be started."""
         with self._changing:
             try:
-                return self._renewed().fork()
+                return PreflightProcess(*self._renewed().fork())
             except ConnectionError:  # the server was killed just now
                 self._end()
-                return self._renewed().fork()
+                return PreflightProcess(*self._renewed().fork())
 
     @contextmanager
     def in_use(self) -> Generator[None]:
@@ -217,13 +218,14 @@ class PreflightPool:
         with self._changing:
             self._end()
 
-    def _renewed(self) -> "_Server":
+    def _renewed(self) -> "ForkServerProcess":
         self._was_used = True
         # A fork has the environment of its server: after a change here, children would see the old one.
         server, inherited = self._server, self._inherited()
-        if server is None or server.is_over or server.inherited != inherited:
+        if server is None or server.is_over or self._inherits != inherited:
             self._end()
-            self._server = server = _Server(inherited)
+            self._server = server = ForkServerProcess(MODULE, output=subprocess.DEVNULL)
+            self._inherits = inherited
         return server
 
     def _end(self) -> None:
@@ -232,47 +234,61 @@ class PreflightPool:
             server.close()
 
 
-class _Server:
-    """The server process (`fork_server`). Raises OSError if it can't be started."""
+class ForkServerProcess:
+    """A process that forks others (`fork_server`). Raises OSError if it can't be started.
 
-    def __init__(self, inherited: object) -> None:
-        self.inherited = inherited  # the state that its children inherit, as of its start
-        self._control, theirs = socket.socketpair()
+    It runs `module`, whose standard input is the other end of `control`. `output` is that of `subprocess`.
+    """
+
+    def __init__(self, module: str, *, output: int | None) -> None:
+        self.control, theirs = socket.socketpair()
         try:
             with theirs:
                 self._process = subprocess.Popen(
                     # -P: modules of the current folder must not shadow those of declctl.
-                    [sys.executable, "-P", "-m", MODULE],
+                    [sys.executable, "-P", "-m", module],
                     stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
                     process_group=0,
                 )
         except OSError:
-            self._control.close()
+            self.control.close()
             raise
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     @property
     def is_over(self) -> bool:
         """Whether it has ended."""
         return self._process.poll() is not None
 
-    def fork(self) -> PreflightProcess:
-        """Start a child. Raises ConnectionError if the server has ended, OSError if there are no sockets."""
+    def fork(self) -> tuple[socket.socket, socket.socket]:
+        """Start a child; returns its sockets `talk` and `fate`.
+
+        Raises ConnectionError if the server has ended, OSError if there are no sockets.
+        """
         (talk, their_talk), (fate, their_fate) = socket.socketpair(), socket.socketpair()
         try:
             with their_talk, their_fate:
-                socket.send_fds(self._control, [NEW], [their_talk.fileno(), their_fate.fileno()])
+                socket.send_fds(self.control, [NEW], [their_talk.fileno(), their_fate.fileno()])
         except OSError:
             talk.close()
             fate.close()
             raise
-        return PreflightProcess(talk, fate)
+        return talk, fate
+
+    def kill(self) -> None:
+        """End the server at once, if it does not look at its socket. From any thread."""
+        self._process.kill()
 
     def close(self) -> None:
         """End the server and wait until it is gone."""
-        with suppress(OSError), self._control:
-            self._control.shutdown(socket.SHUT_WR)
+        with suppress(OSError), self.control:
+            self.control.shutdown(socket.SHUT_WR)
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:

@@ -7,7 +7,7 @@ to pass is Deleted. The filter judges a change at its delivery, after merging.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -62,6 +62,36 @@ class WatchStatistics(msgspec.Struct):
     no_keys: int = 0  # values that are no keys
 
 
+class ChildStatistics(msgspec.Struct, frozen=True):
+    """One process of an isolated handler."""
+
+    pid: int
+    bytes: int  # of its resident memory, pages that it shares with others included
+    calls: int  # that it has begun
+    seconds: float  # since its start
+
+
+class IsolationStatistics(msgspec.Struct, frozen=True):
+    """The processes of an isolated handler. The counts are those since declctl started."""
+
+    processes: tuple[ChildStatistics, ...]
+    ends: dict[str, int]  # processes that have ended, by cause; each is replaced when it is needed
+    last_end: str | None  # in words
+    last_end_type: str | None  # its cause
+
+
+class Isolation(Protocol):
+    """The processes that make the calls of a binding. From any thread."""
+
+    def stop_calls(self, why: str) -> None:
+        """End the calls that run, with their processes; `why` is their failure, in words."""
+        ...
+
+    def statistics(self) -> IsolationStatistics:
+        """The figures of this moment."""
+        ...
+
+
 class HandlerStatistics(msgspec.Struct, frozen=True):
     """The figures of one handler in `status`. Times are in seconds.
 
@@ -102,6 +132,7 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     unmapped: int = 0  # changes, now, on which a filter or a mapping of a reconciler has failed
     no_keys: int = 0  # values that a `mapTo` has found, and that are no keys
     own_writes: int = 0  # changes that led to no call, as the handler itself had written them
+    isolation: IsolationStatistics | None = None  # of an isolated handler
     finalizer: str | None = None  # its name, if the handler has one
     finalized: int = 0  # objects from which it was removed after `declctl_finalize`
     mode: str = ""  # as in the manifest
@@ -288,6 +319,7 @@ class CallBinding:
     # Digests of the functions, with their imports and plugins: equal in generations with the same code.
     code: tuple[str, ...] = field(default=(), compare=False)
     tally: CallTally = field(default_factory=CallTally, compare=False)
+    isolation: Isolation | None = field(default=None, compare=False)  # of an isolated handler
     # Both are made before the commit, which has to be short.
     policy: DeliveryPolicy = field(init=False, compare=False)
     backoff: Backoff = field(init=False, compare=False)  # of changes that have failed

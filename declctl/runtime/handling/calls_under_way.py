@@ -98,9 +98,10 @@ class CallsUnderWay(Generic[T]):
         """A call begins, and with it its time limit."""
         with self._lock:
             self._calls[id(invocation)] = invocation
-        # A timer of the machinery loop, as another handler may block the loop of the binding.
-        timeout = invocation.binding.plan.timeout
-        if timeout is not None and not invocation.binding.target.all_async:
+        # A timer of the machinery loop, as another handler may block the loop of the binding. An isolated
+        # call has its own, which ends it.
+        binding, timeout = invocation.binding, invocation.binding.plan.timeout
+        if timeout is not None and not binding.target.all_async and binding.isolation is None:
             self._loop.call_soon_threadsafe(self._watch, invocation, timeout)
 
     def end(self, invocation: "Invocation[T]") -> None:
@@ -181,6 +182,9 @@ class CallsUnderWay(Generic[T]):
         """
         # Zombies were given up before, and are not counted again.
         stuck = [invocation for invocation in self.of(binding) if not invocation.overdue]
+        if binding is not None and binding.isolation is not None:
+            binding.isolation.stop_calls(f"it outlived {at}")
+            return len(stuck)
         for invocation in stuck:
             invocation.cancelled_at = at
             scope = invocation.scope  # read once: its worker may end the call at this moment

@@ -317,7 +317,7 @@ class HandlerContext:
                 f"ctx.sync.{name}"
             )
         writes = self._prepared()
-        return PendingWrite(work(writes), writes.calls, self._not_awaited, caller())
+        return writes.begin(work(writes), self._not_awaited, caller())
 
     def _not_awaited(self, verb: str, line: CodeLine | None, error: BaseException | None) -> None:
         """Log a write that a hook has forgotten, once for each line."""
@@ -333,10 +333,44 @@ class HandlerContext:
             "Await it; further times are not logged"
         )
 
+    def for_other_process(self) -> "CallElsewhere":
+        """The context for a call that another process makes. For declctl; hooks have no use for it."""
+        return CallElsewhere(self, self._environment, self._prepared)
+
     def _prepared(self) -> "HandlerWrites":
         if self._writes is None:
             self._writes = self._environment.cluster.writes(self._environment, self._scope)
         return self._writes
+
+
+class CallElsewhere:
+    """What a call in another process has of its context here, beside what hooks use."""
+
+    def __init__(
+        self, context: HandlerContext, environment: HandlerEnvironment, writes: Callable[[], "HandlerWrites"]
+    ) -> None:
+        self.context = context
+        self._environment = environment
+        self._writes = writes
+
+    @property
+    def log_level(self) -> int:
+        """The lowest level of the log that is written, by its number in `logging`; 0 if it is not known."""
+        level = getattr(self._environment.log, "get_effective_level", None)
+        return 0 if level is None else level()
+
+    def submit(self, work: Callable[["HandlerWrites"], "WriteWork[T]"]) -> Future[T]:
+        """Make a write of the call."""
+        writes = self._writes()
+        return writes.submit(work(writes))
+
+    def request(self, method: str, path: str, headers: Any, body: Any) -> Future[Any]:
+        """Send a request of an official client; see `ClusterAccess.request`."""
+        return self._environment.cluster.request(method, path, headers, body)
+
+
+Forgotten = Callable[[str, CodeLine | None, BaseException | None], None]
+"""Called for a write that a call has not waited for: its verb, the line of the hook, and its error."""
 
 
 class WriteWork(msgspec.Struct, Generic[T], frozen=True):
@@ -346,43 +380,18 @@ class WriteWork(msgspec.Struct, Generic[T], frozen=True):
     coroutine: Coroutine[Any, Any, T]
 
 
-class PendingWrite(asyncio.Future[Any]):
+class WriteFuture(asyncio.Future[Any]):
     """The future of a write. One that a hook forgets is told to `forgotten`: its call has not waited for it.
 
-    Made on the loop of the hook. A cancellation cancels the request on the machinery loop, which makes
-    `calls`. `line` is that of the hook. Raises WriteError if the machinery has ended.
+    Made on the loop of the hook. `line` is that of the hook.
     """
 
-    def __init__(
-        self,
-        work: WriteWork[Any],
-        calls: LoopCalls,
-        forgotten: Callable[[str, CodeLine | None, BaseException | None], None],
-        line: CodeLine | None,
-    ) -> None:
+    def __init__(self, verb: str, forgotten: Forgotten, line: CodeLine | None) -> None:
         super().__init__()
-        self._work = work
-        self._machinery = calls
-        self._hook = LoopCalls.of(self.get_loop())
+        self._verb = verb
         self._forgotten = forgotten
         self._line = line
         self._used = False  # a hook has awaited it, or has asked for its result
-        self._task: asyncio.Task[Any] | None = None  # on the machinery loop
-        # The task has the context of the hook, and with it its span.
-        self._context = copy_context()
-        try:
-            calls.call(self._start)
-        except RuntimeError as error:  # the loop is closed
-            self._used = True
-            work.coroutine.close()
-            raise WriteError(_NOT_SENT) from error
-
-    def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel the request, too."""
-        if not self.done():
-            with suppress(RuntimeError):  # the machinery has ended, and the request with it
-                self._machinery.call(self._cancel_task)
-        return super().cancel(msg)
 
     def __await__(self) -> Generator[Any, None, Any]:
         """As of any future."""
@@ -402,7 +411,44 @@ class PendingWrite(asyncio.Future[Any]):
     def __del__(self) -> None:
         if self._used or self.cancelled() or not self.done():
             return
-        self._forgotten(self._work.verb, self._line, super().exception())
+        self.forget(super().exception())
+
+    def forget(self, error: BaseException | None = None) -> None:
+        """Tell that the call has not waited for it."""
+        self._used = True
+        self._forgotten(self._verb, self._line, error)
+
+
+class PendingWrite(WriteFuture):
+    """The future of a write that this process makes, on the machinery loop.
+
+    A cancellation cancels the request, too. `calls` is that of the machinery loop. Raises WriteError if that
+    has ended.
+    """
+
+    def __init__(
+        self, work: WriteWork[Any], calls: LoopCalls, forgotten: Forgotten, line: CodeLine | None
+    ) -> None:
+        super().__init__(work.verb, forgotten, line)
+        self._work = work
+        self._machinery = calls
+        self._hook = LoopCalls.of(self.get_loop())
+        self._task: asyncio.Task[Any] | None = None  # on the machinery loop
+        # The task has the context of the hook, and with it its span.
+        self._context = copy_context()
+        try:
+            calls.call(self._start)
+        except RuntimeError as error:  # the loop is closed
+            self._used = True
+            work.coroutine.close()
+            raise WriteError(_NOT_SENT) from error
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel the request, too."""
+        if not self.done():
+            with suppress(RuntimeError):  # the machinery has ended, and the request with it
+                self._machinery.call(self._cancel_task)
+        return super().cancel(msg)
 
     def _start(self) -> None:
         """Begin the task. On the machinery loop, as the two methods below."""
@@ -440,7 +486,7 @@ class HandlerWrites:
     """The writes of one call. Arguments are checked here, in any thread; requests run on `loop`."""
 
     def __init__(self, writer: HandlerWriter, scope: CallScope, loop: asyncio.AbstractEventLoop) -> None:
-        self.calls = LoopCalls.of(loop)
+        self._calls = LoopCalls.of(loop)
         self._writer = writer
         self._scope = scope
         self._loop = loop
@@ -473,6 +519,17 @@ class HandlerWrites:
                 ),
             )
         )
+
+    def begin(self, work: WriteWork[T], forgotten: Forgotten, line: CodeLine | None) -> Awaitable[T]:
+        """Send a write; see `PendingWrite`. On the loop of a hook."""
+        return PendingWrite(work, self._calls, forgotten, line)
+
+    def wait(self, work: WriteWork[T]) -> T:
+        """Send a write, and return its result. Blocks. Raises WriteError if the loop is closed."""
+        try:
+            return self.submit(work).result()
+        except CancelledError:
+            raise WriteError("the write was cancelled, because the process ends") from None
 
     def submit(self, work: WriteWork[T]) -> Future[T]:
         """Send a write; the future is for another thread. Raises WriteError if the loop is closed."""
@@ -513,10 +570,7 @@ class SyncWrites:
             raise RuntimeError(
                 f"ctx.sync.{name} would block the loop of all `async def` hooks: write `await ctx.{name}(…)`"
             )
-        try:
-            return self._writes.submit(work(self._writes)).result()
-        except CancelledError:
-            raise WriteError("the write was cancelled, because the process ends") from None
+        return self._writes.wait(work(self._writes))
 
 
 class ClusterAccess(msgspec.Struct, frozen=True):
@@ -536,6 +590,24 @@ class ClusterAccess(msgspec.Struct, frozen=True):
     def sync_client(self) -> Any:
         """The official synchronous ApiClient."""
         return self._client.sync_api_client()
+
+    def request(self, method: str, path: str, headers: Any, body: Any) -> Future[Any]:
+        """Send a request as `client` does, on the machinery loop; returns status, reason, headers and body.
+
+        `path` begins with a slash, and may have a query.
+        """
+        import kubernetes.aio.client  # noqa: F401 # pyright: ignore[reportUnusedImport] - slow: not on the loop
+
+        async def send() -> Any:
+            client = self._client.api_client()
+            request = await client.param_serialize(
+                method, path, header_params=headers, body=body, auth_settings=["BearerToken"]
+            )
+            response = await client.call_api(*request)
+            await response.read()
+            return response.status, response.reason, dict(response.getheaders()), response.data
+
+        return asyncio.run_coroutine_threadsafe(send(), self._loop)
 
     def writes(self, environment: HandlerEnvironment, scope: CallScope) -> HandlerWrites:
         """The writes of one call."""

@@ -238,6 +238,12 @@ class HandlerSlot(ABC, Generic[T]):
             self.invocations.under_way.abandon(binding, at=at) for binding in tuple(self._bindings.values())
         )
 
+    def stop_isolated_calls(self, at: str) -> None:
+        """End the calls in other processes that still run at this moment."""
+        for binding in tuple(self._bindings.values()):
+            if binding.isolation is not None:
+                binding.isolation.stop_calls(f"it outlived {at}")
+
     def waiting(self, epoch: int) -> int:
         """The number of changes of an ended epoch that no call has begun for; 0 after `hand_over`.
 
@@ -449,6 +455,7 @@ class HandlerSlot(ABC, Generic[T]):
             resource=binding.plan.resource,
             oldest_call_seconds=self.invocations.under_way.oldest_seconds(),
             problems=self.problems(),
+            isolation=None if binding.isolation is None else binding.isolation.statistics(),
             **counted,
         )
 

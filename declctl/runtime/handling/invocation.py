@@ -52,6 +52,13 @@ class Retry(NamedTuple):
     error_type: str | None = None  # of the newest attempt that has failed
 
 
+class CallTimedOut(TimeoutError):
+    """An isolated call has exceeded the timeout of its handler, and was ended."""
+
+
+CallTimedOut.__name__ = "TimeoutError"  # as log and status have it for calls in threads and on loops
+
+
 class _LoopCall(NamedTuple):
     """A call that a thread has submitted to a handlers' loop, and waits for."""
 
@@ -204,6 +211,7 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         """Keep the exception of an implementation."""
         self.failures.append(failure)
         self.failed.append(implementation)
+        self.was_cancelled_at_timeout |= isinstance(failure.__cause__, CallTimedOut)
 
     def call_on_loop(self, implementation: Implementation, arguments: Mapping[str, object]) -> object:
         """Call an asynchronous implementation from a thread, on the loop of the binding; returns its result.

@@ -396,6 +396,7 @@ class Slots:
         await all_open(idle, clock=self._clock, timeout=max(0.0, end - self._clock.monotonic()))
         running = [f"{slot.name} {key}" for slot in slots for key in slot.running()]
         for slot in slots:
+            slot.stop_isolated_calls("the drain of this process")
             dropped[slot.name] += slot.close()
         return running, {name: number for name, number in dropped.items() if number}
 

@@ -29,6 +29,7 @@ from declctl.runtime.handling.context import ClusterAccess, HandlerContext, Hand
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.handler_slot import HandlerBinding
 from declctl.runtime.handling.plugin_metrics import PluginMetrics
+from declctl.runtime.isolation.children import IsolatedHandlers, ProcessRegistry
 from declctl.runtime.log import Log
 from declctl.runtime.scheduling.schedules import ScheduleBinding
 from declctl.runtime.threads import in_thread
@@ -54,6 +55,7 @@ class RuntimeServices(msgspec.Struct, frozen=True):
     metrics: PluginMetrics
     clock: Clock
     dry_run: bool = False
+    processes: ProcessRegistry = msgspec.field(default_factory=ProcessRegistry)  # of isolated handlers
 
     def environment(
         self,
@@ -92,6 +94,7 @@ class Generation(msgspec.Struct, frozen=True, eq=False, weakref=True):
     bindings: Mapping[str, HandlerBinding]  # for the slots of its handlers, by their names
     loop: LoopThread  # for asynchronous hooks
     schedules: Mapping[str, ScheduleBinding] = {}  # by their names
+    isolated: IsolatedHandlers | None = None  # the processes of its isolated handlers
 
     def resource(self, name: str) -> ResourceRequirement | None:
         """Its requirement of a resource."""

@@ -344,6 +344,7 @@ class Reloader:
         await self._retiring.cancel()
         for generation in self._lifetimes.all():
             await self._lifetimes.leave(generation, timeout=timeout)
+        await in_thread(self._services.processes.close, name="declctl-isolation")
 
     def memo(self, name: str) -> Memo:
         """The memo of a plugin or an entry point in its life-cycle hooks."""

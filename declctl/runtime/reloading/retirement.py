@@ -303,6 +303,9 @@ class Retirement:
         Each hook has `timeout` seconds. Informers linger for `linger` seconds.
         """
         was_last = await self._lifetimes.leave(generation, timeout=lambda: timeout)
+        if (isolated := generation.isolated) is not None:
+            close = partial(isolated.close, "its generation has ended")
+            await in_thread(close, name="declctl-isolation")
         # Only committed generations are alive; the others were refused while they were staged.
         refused = self.unretired.get(generation.number) is not generation
         if not refused:

@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -69,6 +69,7 @@ from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment,
 from declctl.runtime.handling.handler_slot import HandlerBinding
 from declctl.runtime.handling.moves import CacheLags, FreshnessProof, follow, until_ready
 from declctl.runtime.handling.slots import AnySlot, PreparedCommit, Slots
+from declctl.runtime.isolation.children import IsolatedHandlers, isolated_handlers
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import HandlerFinalizer
 from declctl.runtime.reconciling.mapping import KeySource, ReconciledKind, keys_of
@@ -368,6 +369,7 @@ async def assemble(
         requirements = tuple(_requirement(resource, loaded_code, code) for resource in resources)
         loop = await services.loops.responsive()
         await _discover_reconciled(resolved, services)
+        isolated = await _isolated(resolved, loaded_code, checked.declaration, number, services)
         return _wire(
             number,
             inputs,
@@ -377,6 +379,7 @@ async def assemble(
             services,
             imports=imports,
             loop=loop,
+            isolated=isolated,
         )
     except BaseException:
         loaded_code.close()
@@ -388,6 +391,10 @@ async def assemble_again(loaded: Generation, number: int, services: RuntimeServi
     loop = await services.loops.responsive()
     requirements = tuple(replace(resource) for resource in loaded.requirements)
     await _discover_reconciled(loaded.plan, services)
+    isolated = None
+    if loaded.isolated is not None:  # its processes have ended, or end with its drain
+        again = loaded.isolated.declaration
+        isolated = await _isolated(loaded.plan, loaded.loaded_code, again, number, services)
     return _wire(
         number,
         loaded.inputs,
@@ -397,7 +404,38 @@ async def assemble_again(loaded: Generation, number: int, services: RuntimeServi
         services,
         imports=ImportSeconds(),
         loop=loop,
+        isolated=isolated,
     )
+
+
+async def _isolated(
+    plan: Plan, code: LoadedCode, declaration: Declaration, number: int, services: RuntimeServices
+) -> IsolatedHandlers | None:
+    """The processes of the isolated handlers of a generation; None without one. Raises ReloadRefused."""
+    isolated = isolated_handlers(
+        plan.handlers,
+        code.targets,
+        declaration,
+        number=number,
+        resources=[resource.name for resource in plan.resources],
+        dry_run=services.dry_run,
+        limit=plan.reload.warm_timeout,
+        registry=services.processes,
+        log=services.log,
+    )
+    if isolated is None:
+        return None
+    try:
+        await in_thread(isolated.start, name="declctl-isolation")
+    except BaseException:
+        _close(isolated)
+        raise
+    return isolated
+
+
+def _close(isolated: IsolatedHandlers) -> None:
+    """End the processes of a generation that is not staged any further."""
+    threading.Thread(target=isolated.close, args=("the reload has failed",), daemon=True).start()
 
 
 def _wire(  # noqa: PLR0913 - the parts of a generation
@@ -410,27 +448,29 @@ def _wire(  # noqa: PLR0913 - the parts of a generation
     *,
     imports: ImportSeconds,
     loop: LoopThread,
+    isolated: IsolatedHandlers | None,
 ) -> AssembledGeneration:
-    new_informers = services.caches.prepare(requirements)
-    try:
+    with ExitStack() as undo:
+        if isolated is not None:
+            undo.callback(_close, isolated)
+        new_informers = services.caches.prepare(requirements)
+        # `prepare` has counted informers as used. They have not started, and are closed at once.
+        undo.callback(services.caches.release, requirements, linger=0.0)
         listers = Listers({resource.plan.name: services.caches.lister(resource) for resource in requirements})
         informers = {resource.plan.name: services.caches.of(resource) for resource in requirements}
         plugins = {plugin.name: plugin for plugin in resolved.plugins}
         digests = _CodeDigests(inputs, loaded_code)
-        make = _Bindings(number, loaded_code, listers, informers, services, loop, plugins, digests)
+        make = _Bindings(number, loaded_code, listers, informers, services, loop, plugins, digests, isolated)
         bindings = {handler.name: make.of(handler) for handler in resolved.handlers}
         schedules = {
             schedule.name: _schedule(number, schedule, loaded_code, listers, services, loop)
             for schedule in resolved.schedules
         }
         generation = Generation(
-            number, inputs, resolved, loaded_code, requirements, listers, bindings, loop, schedules
+            number, inputs, resolved, loaded_code, requirements, listers, bindings, loop, schedules, isolated
         )
+        undo.pop_all()
         return AssembledGeneration(generation, new_informers, imports)
-    except BaseException:
-        # `prepare` has counted informers as used. They have not started, and are closed at once.
-        services.caches.release(requirements, linger=0.0)
-        raise
 
 
 def _plural(services: RuntimeServices, gvk: GroupVersionKind) -> str:
@@ -450,6 +490,7 @@ class _Bindings(msgspec.Struct, frozen=True):
     loop: LoopThread
     plugins: Mapping[str, PluginSpec]  # of the manifest, by name
     digests: "_CodeDigests"
+    isolated: IsolatedHandlers | None
 
     def of(self, handler: HandlerPlan) -> HandlerBinding:
         """The binding of a handler."""
@@ -461,16 +502,19 @@ class _Bindings(msgspec.Struct, frozen=True):
         informers = self.informers[handler.resource]
         watch = informers[0].identity.watch
         gvk = GroupVersionKind.of(watch.api_version, watch.kind)
+        target = self.loaded_code.targets[handler.name]
+        children = None if self.isolated is None else self.isolated.of(handler.name)
         return HandlerBinding(
             self.number,
             handler,
-            self.loaded_code.targets[handler.name],
+            target if children is None else children.hooks(target),
             partial(HandlerContext, environment),
             self.loop,
             self._filter(handler.filter, handler.events, handler.name),
             _snapshots(handler.include_snapshots_from, self.listers),
             self._breaker(handler),
             self.digests.of_handler(handler),
+            isolation=children,
             informers=informers,
             plural=partial(_plural, self.services, gvk),
         )
@@ -516,6 +560,7 @@ class _Bindings(msgspec.Struct, frozen=True):
             snapshots=binding.snapshots,
             breaker=binding.breaker,
             code=binding.code,
+            isolation=binding.isolation,
             informers=tuple(listened),
             plural=binding.plural,
             sources=tuple(sources),

@@ -329,6 +329,10 @@ def test_the_admin_address(process, address):
     assert doctor.check_address(admin, None).state is OK
     other = doctor.check_address(admin, "hello")
     assert (other.state, "pod-guard runs at" in other.found) == (FAILED, True)
+    blocked = {"name": "pod-guard", "conditions": [{"reason": "LoopBlocked", "message": "at a.py:7"}]}
+    process.answers(200, blocked)
+    found = doctor.check_address(admin, "pod-guard")
+    assert (found.state, found.meaning) == (WARNING, "at a.py:7")
     process.body = b"<html>"
     assert "is in use by another program" in doctor.check_address(admin, "hello").found
     process.answers(401, {"error": "no"})

@@ -204,6 +204,10 @@ def test_a_running_process_tells_how_many_objects_there_are(ask, guard, process)
     out = ask("plan", "manifest.yaml").out
     assert "decodes every object, about 15 µs each (34 ms for 2,300)" in out
     assert out.endswith("2 new LISTs (~2,300 objects), 2 new WATCHes\n")
+    assert "blocks no other handler" not in out
+    hangs = {"name": "greet", "problems": [{"reason": "CallHangs", "count": 3}]}
+    process.answers(200, {**known, "handlers": [hangs, {**hangs, "name": "own", "isolation": {}}]})
+    assert "process: greet: 3 calls do not return; with `isolation" in ask("plan", "manifest.yaml").out
     process.answers(200, {**known, "name": "other"})
     ended = ask("plan", "manifest.yaml")
     assert (ended.status, "2,300" in ended.out) == (2, False)
@@ -239,7 +243,7 @@ def test_what_runs_already_is_no_change(edit, process):
     assert [step["class"] for step in ended.document["kept"]] == ["Keep", "Keep"]
     assert [ended.document[name] for name in ("changes", "lists", "replayed")] == [[], 0, []]
     assert ended.document["resources"][0]["objects"] == 2000
-    assert process.asked == [("GET", "/plan", None)]
+    assert process.asked == [("GET", "/status", None), ("GET", "/plan", None)]
 
 
 def test_an_edit_is_compared_with_what_runs(edit):
@@ -277,7 +281,7 @@ def test_what_leaves_a_narrower_scope_is_counted(edit, process, new, lost, asked
     ended = edit(new, count=700)
     line = f"  greet hears what differs in ~2,000 objects: ~{lost} as Deleted (OutOfScope)"
     assert (ended.status, ended.err, ended.lines[1]) == (2, "", line)
-    assert process.asked[1:] == [("GET", path, None) for path in asked]
+    assert process.asked[2:] == [("GET", path, None) for path in asked]
 
 
 def test_a_process_that_does_not_count_costs_the_number_and_not_the_plan(edit, monkeypatch):
@@ -286,18 +290,18 @@ def test_a_process_that_does_not_count_costs_the_number_and_not_the_plan(edit, m
     assert said in edit(ONE_NAMESPACE).out
     asked = []
 
-    def slow(target: admin_client.AdminAddress, method: str, path: str) -> admin_client.AdminAnswer:
+    def slow(target: admin_client.AdminAddress, method: str, path: str, **options: float) -> object:
         asked.append(path.partition("?")[0])
         if path.startswith("/cache/"):
             raise UsageError("Nothing answers at the admin address (it took too long).")
-        return answered(target, method, path)
+        return answered(target, method, path, **options)
 
     answered = admin_client.ask
     monkeypatch.setattr(plan_command, "ask", slow)
     ended = edit(ONE_NODE)
     assert (ended.status, ended.err) == (2, "")
     assert said in ended.out
-    assert asked == ["/plan", "/cache/pods"]
+    assert asked == ["/status", "/plan", "/cache/pods"]
 
 
 @pytest.mark.parametrize("live", [False, True])

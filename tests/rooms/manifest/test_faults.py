@@ -224,6 +224,9 @@ plugin onError: Disable, circuitBreaker: {initialBackoff: §1h}   => [...]initia
 plugin §circuitBreaker: {failures: 3}   => [...]write onError: Disable, or remove it[...]
 plugin onError: Fail, §circuitBreaker: {}   => [...]write onError: Disable, or remove it[...]
 app §finalizer: example.dev/a
+handler isolation: {§maxMemory: 256Mi}   => write mode: Process beside it
+handler isolation: {mode: Thread, §maxCalls: 5}   => write mode: Process beside it
+handler isolation: {mode: Process, maxMemory: §16Mi}   => allow 64Mi at least; 256Mi is usual
 
 # DCL017 The longest wait is not shorter than the first, also against the default of the other field
     => maxBackoff (5m if absent) can't be shorter than initialBackoff (1s if absent)

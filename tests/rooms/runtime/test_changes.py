@@ -174,6 +174,8 @@ _ABSENT = {
     "HandlerPlan.timeout": 1.0,
     "HandlerPlan.status": True,
     "RetrySpec.max_attempts": 5,
+    "IsolationSpec.max_memory": 1 << 28,
+    "IsolationSpec.max_calls": 1000,
     "ReloadSpec.allowed_digests": "/etc/declctl-allowed/digests",
     "AdminSpec.token_file": "token",
     "MetricsSpec.bind_address": Address("127.0.0.1", 9090),

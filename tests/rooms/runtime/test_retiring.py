@@ -22,6 +22,7 @@ class _Code:
     def __init__(self, number: int) -> None:
         self.number, self.requirements, self.loop, self.loaded_code = number, (), None, self
         self.prefix, self.is_alive, self.registrations = f"g{number}", True, Registrations()
+        self.isolated = None
 
     def trace(self) -> "_Code":
         return self

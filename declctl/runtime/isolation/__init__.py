@@ -1,0 +1,6 @@
+"""Handlers in processes of their own (`isolation: {mode: Process}`): calls, children, and their `ctx`.
+
+parent: worker thread ── IsolatedHook ── HandlerChildren ── Template ═ fork ═▶ child: serve ── the hook
+                              ▲                                                    │
+                              └── questions of ctx, result or exception (protocol) ┘
+"""

@@ -1,0 +1,244 @@
+"""A child: it is forked from the process that has imported the code, and calls the hooks of one handler.
+
+One call after the other, in its main thread; `async def` hooks on a loop of the child, which rests between
+calls. The child ends when its socket is closed.
+"""
+
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import structlog
+
+from declctl.errors import HandlerFailed
+from declctl.hooks.calls import HookTarget, Implementation, call, call_async
+from declctl.objects import Change, Request, Requeue
+from declctl.runtime.checking.loaded_code import LoadedCode
+from declctl.runtime.handling.context import (
+    ClusterAccess,
+    HandlerContext,
+    HandlerEnvironment,
+    Listers,
+    Memo,
+    Snapshots,
+)
+from declctl.runtime.isolation.child_context import (
+    CacheOfParent,
+    ClientsOfParent,
+    ClusterOfParent,
+    ParentClock,
+    ParentLog,
+    snapshot_of_parent,
+)
+from declctl.runtime.isolation.parent_channel import CallChannel, ParentChannel
+from declctl.runtime.isolation.protocol import (
+    Begin,
+    Call,
+    Done,
+    Raised,
+    Ready,
+    failure_of,
+)
+from declctl.writes import CallScope
+
+_PR_SET_PDEATHSIG = 1
+_FIRST_TO_END = b"1000"  # oom_score_adj: if memory is short, the kernel ends a child before its parent
+
+
+class Child:
+    """The calls of one handler in this process."""
+
+    def __init__(
+        self, channel: ParentChannel, begin: Begin, target: HookTarget, config: Mapping[str, Any]
+    ) -> None:
+        self._channel = channel
+        self._begin = begin
+        self._config = config
+        self._hooks = target.implementations
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clients = ClientsOfParent(channel)
+        self._log = _send_logs(channel)
+        self._not_awaited: set[str] = set()  # writes that the log has named
+
+    def run(self) -> None:
+        """Call hooks until the parent closes the socket. Raises OSError and EOFError then."""
+        self._channel.send(Ready(os.getpid()))
+        while True:
+            call = self._channel.next()
+            assert isinstance(call, Call)
+            self._channel.send(self._answer(call))
+
+    def _answer(self, message: Call) -> Done | Raised:
+        if message.level != self._channel.level:
+            self._channel.level = message.level
+            logging.getLogger().setLevel(message.level)  # slow: it looks at every logger
+        channel = self._channel.open(message.number)
+        memo = _CallMemo(channel)
+        try:
+            result = self._call(channel, memo, self._hooks[message.hook], _arguments(message))
+            if result is None or isinstance(result, Requeue):
+                return Done(None if result is None else result.after, "", memo.changed())
+            return Done(None, type(result).__name__, memo.changed())
+        except BaseException as error:  # noqa: BLE001 - user code: the parent decides what follows
+            cause = error.__cause__ if isinstance(error, HandlerFailed) and error.__cause__ else error
+            return Raised(failure_of(cause), memo.changed())
+        finally:
+            self._channel.close()
+            for stream in (sys.stdout, sys.stderr):  # a process that is ended flushes nothing
+                with suppress(Exception):
+                    stream.flush()
+
+    def _call(
+        self, channel: CallChannel, memo: "_CallMemo", hook: Implementation, arguments: dict[str, object]
+    ) -> Any:
+        begin, subject = (
+            self._begin,
+            cast("Change | Request", arguments.get("change") or arguments["request"]),
+        )
+        request_id = subject.id if isinstance(subject, Request) else ""
+        # All of it is of this call: whatever outlives the call gets no further answer.
+        environment = HandlerEnvironment(
+            begin.handler,
+            begin.generation,
+            Listers(
+                {
+                    name: cast("Any", CacheOfParent(channel, ("lister", name), name))
+                    for name in begin.resources
+                }
+            ),
+            self._config,
+            cast("ClusterAccess", ClusterOfParent(channel, self._clients)),
+            self._log,
+            ParentClock(channel),
+            begin.dry_run,
+            not_awaited=self._not_awaited,
+        )
+        arguments["ctx"] = HandlerContext(
+            environment,
+            memo.read,
+            CallScope(str(subject.key), subject.obj, request_id),
+            Snapshots({name: snapshot_of_parent(channel, name) for name in begin.snapshots}),
+        )
+        if not hook.is_async:
+            return call(hook, arguments)
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        return self._loop.run_until_complete(call_async(hook, arguments))
+
+
+class _CallMemo:
+    """The memo of one call: it is read at its first use, and sent back if the call has changed it."""
+
+    def __init__(self, channel: CallChannel) -> None:
+        self._channel = channel
+        self._memo: Memo | None = None
+        self._before = ""
+
+    def read(self) -> Memo:
+        """The memo."""
+        if self._memo is None:
+            memo = Memo()
+            memo.update(self._channel.ask("memo"))
+            self._memo, self._before = memo, _text_of(memo)
+        return self._memo
+
+    def changed(self) -> dict[str, Any] | None:
+        """The memo, if the call has changed it."""
+        memo = self._memo
+        return None if memo is None or _text_of(memo) == self._before else dict(memo)
+
+
+def _text_of(memo: Memo) -> str:
+    return json.dumps(dict(memo), default=str)
+
+
+def _arguments(call: Call) -> dict[str, object]:
+    change = call.change
+    if change is None:
+        return {"request": call.request}
+    return {"change": change, "obj": change.obj, "old": change.old}
+
+
+class _ModuleLogs(logging.Handler):
+    """Sends the records of the logging module to the parent."""
+
+    def __init__(self, channel: ParentChannel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record."""
+        try:
+            fields = {name: value for name, value in vars(record).items() if name not in _OF_RECORDS}
+            if record.exc_info:
+                fields["traceback"] = logging.Formatter().formatException(record.exc_info)
+            level = record.levelname.lower()
+            ParentLog(self._channel, record.name).tell(level, record.getMessage(), fields)
+        except Exception:  # noqa: BLE001 - arguments that a library formats wrongly
+            self.handleError(record)
+
+
+_LEVELS = logging.getLevelNamesMapping()
+_OF_RECORDS = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+
+
+def _send_logs(channel: ParentChannel) -> Any:
+    """Send lines of structlog and of the logging module to the parent; returns the logger of `ctx.log`."""
+    log = ParentLog(channel)
+
+    def send(_logger: object, level: str, entry: Any) -> Any:
+        if _LEVELS.get(level.upper(), logging.INFO) < channel.level:
+            raise structlog.DropEvent
+        fields = dict(entry)
+        log.tell(level, fields.pop("event", ""), fields)
+        raise structlog.DropEvent
+
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            send,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [_ModuleLogs(channel)]
+    root.setLevel(logging.INFO)
+    return structlog.get_logger()
+
+
+def serve(talk: socket.socket, code: LoadedCode) -> None:
+    """Be a child of this process: call the hooks of the handler that the parent names, until it is gone."""
+    _end_with_parent()
+    channel = ParentChannel(talk)
+    try:
+        begin = channel.next()
+        assert isinstance(begin, Begin)
+        Child(channel, begin, code.targets[begin.handler], code.configs.get(begin.handler, {})).run()
+    except (EOFError, OSError):
+        return  # the parent is gone, or needs this child no more
+    except BaseException:
+        traceback.print_exc()  # a fault of declctl: the parent sees the exit status alone
+        raise
+
+
+def _end_with_parent() -> None:
+    """End with the process that this one was forked from, whatever runs; and before others, of no memory."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_bytes(_FIRST_TO_END)

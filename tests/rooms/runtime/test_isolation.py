@@ -1,0 +1,383 @@
+"""A call in a child: what is believed of it, how it ends, what replaces it. The children are made up."""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import structlog
+
+from declctl.errors import Conflict, InvalidWrite, NotSynced
+from declctl.hooks.calls import describe_with_place, readable_traceback
+from declctl.manifest.model import IsolationMode, IsolationSpec
+from declctl.manifest.plan import HandlerPlan
+from declctl.objects import ObjectKey, ObjectView, Record, Request
+from declctl.objects.frame import FrameCodec
+from declctl.objects.record import Layout
+from declctl.runtime.checking.fork_server import STATUS
+from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, Memo
+from declctl.runtime.handling.failures import cause_of
+from declctl.runtime.handling.invocation import CallTimedOut
+from declctl.runtime.isolation.child_process import ChildProcess, ProcessLost
+from declctl.runtime.isolation.children import HandlerChildren, ProcessRegistry, Template
+from declctl.runtime.isolation.parent_channel import CallChannel, ParentChannel
+from declctl.runtime.isolation.protocol import (
+    Answer,
+    Ask,
+    Begin,
+    Call,
+    Done,
+    FromChild,
+    Loaded,
+    MessageReader,
+    Raised,
+    Ready,
+    Tell,
+    encoded,
+    error_from,
+    failure_of,
+)
+from declctl.testing import until
+
+Behaviour = Callable[[ParentChannel, int], None]
+_BODY = b'{"metadata":{"name":"web","namespace":"demo"}}'
+_RECORD = Record(
+    "demo/web", "u\n1", b"", (), _BODY, Layout(api_version="v1", kind="Pod", positions={}, codec=FrameCodec())
+)
+
+
+class MadeUpTemplate:
+    """Forks threads, each of which behaves as a child, and has an exit status."""
+
+    def __init__(self, behave: Behaviour) -> None:
+        self._behave = behave
+        self.forks: list[float] = []  # when
+
+    def fork(self, _until: float | None) -> ChildProcess:
+        """A child."""
+        self.forks.append(time.monotonic())
+        (talk, their_talk), (fate, their_fate) = socket.socketpair(), socket.socketpair()
+        self.talk = their_talk
+
+        def run() -> None:
+            channel, status, number = ParentChannel(their_talk), 0, 0
+            try:
+                channel.next()
+                channel.send(Ready(os.getpid()))
+                while isinstance(call := channel.next(), Call):
+                    channel.open(call.number)
+                    self._behave(channel, number := number + 1)
+                    channel.close()
+            except SystemExit as end:
+                status = int(str(end.code))
+            except (EOFError, OSError):
+                pass
+            with suppress(OSError):
+                their_talk.shutdown(socket.SHUT_RDWR)  # its own thread reads it still
+            exited.append(status)
+            if status:
+                their_fate.send(STATUS.pack(status, False, 0))
+
+        def end() -> None:  # as the process that has forked it
+            their_fate.recv(1)
+            with suppress(OSError):
+                their_talk.shutdown(socket.SHUT_RDWR)
+            if not any(exited):
+                with suppress(OSError):
+                    their_fate.send(STATUS.pack(-9, True, 0))
+            their_fate.close()
+
+        exited: list[int] = []
+        threading.Thread(target=run, daemon=True).start()
+        threading.Thread(target=end, daemon=True).start()
+        return ChildProcess(talk, fate, parent=0)
+
+    def close(self) -> None:
+        """No effect."""
+
+
+_open: list[HandlerChildren] = []
+
+
+def _made(
+    behave: Behaviour, template: Any = None, *, timeout: float | None = None, **limits: int
+) -> HandlerChildren:
+    plan = HandlerPlan(
+        path=(),
+        name="score",
+        resource="pods",
+        timeout=timeout,
+        isolation=IsolationSpec(mode=IsolationMode.PROCESS, **limits),
+    )
+    begin = Begin("score", 1, ["pods"], [], False)
+    template = template or MadeUpTemplate(behave)
+    children = HandlerChildren(plan, begin, template, ProcessRegistry())
+    children.made_up = template  # type: ignore[attr-defined]
+    _open.append(children)
+    return children
+
+
+def _call(children: HandlerChildren, memo: Memo | None = None) -> object:
+    request = Request(key=ObjectKey("demo/web"), obj=ObjectView(_RECORD), attempt=1, causes=(), id="1")
+    environment = HandlerEnvironment("score", 1, Listers({}), {}, None, None, None)  # type: ignore[arg-type]
+    context = HandlerContext(environment, lambda: Memo() if memo is None else memo)
+    return children.call(0, {"request": request, "ctx": context})
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    while _open:
+        _open.pop().close("done")
+    until("threads are as before", lambda: threading.active_count() <= before)
+
+
+def _returns(channel: ParentChannel, _number: int) -> None:
+    channel.send(Done())
+
+
+def test_a_child_that_has_ended_idle_costs_no_attempt() -> None:
+    """What has killed it, such as the end of the process that it was forked from, was no call."""
+    children = _made(_returns)
+    for _ in range(2):
+        _call(children)
+        children.made_up.talk.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
+    _call(children)
+    assert children.statistics().ends == {"Protocol": 2}
+
+
+def test_the_timeout_holds_while_the_code_is_imported_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import goes on for the next call; what it finds has to be what the generation was made of."""
+    answers = [Loaded([], {"score": ["a"]}, 0), None, Loaded([], {"score": ["b"]}, 0)]
+    made: list[Any] = []
+
+    def imports(*_: object, output: int | None) -> Any:
+        control, theirs = socket.socketpair()
+        if (answer := answers.pop(0)) is not None:
+            theirs.sendall(encoded(answer))
+        fork = Mock(side_effect=ConnectionError(output))  # it has ended
+        made.append(Mock(control=control, fork=fork, kill=theirs.close, close=theirs.close, pid=0))
+        return made[-1]
+
+    monkeypatch.setattr("declctl.runtime.isolation.children.ForkServerProcess", imports)
+    declared: Any = "what is imported"
+    template = Template(declared, {"score": ["a"]}, limit=60.0, log=structlog.get_logger())
+    template.start()
+    children = _made(_returns, template, timeout=0.2)
+    for _ in range(2):
+        with pytest.raises(CallTimedOut, match="no process was ready"):
+            _call(children)
+    assert len(made) == 2
+    made[1].kill()
+
+    def refused() -> str:
+        with pytest.raises(ProcessLost) as lost:
+            template.fork(None)
+        return str(lost.value)
+
+    until("it was killed, and is replaced", lambda: "score: its code has other hooks" in refused())
+    template.close()
+
+
+@pytest.mark.parametrize(
+    ("sends", "words"),
+    [(None, "closed its connection"), (5, "what is no message of declctl"), (Ready(1), "out of turn")],
+)
+def test_what_has_ended_a_child_is_the_failure_of_its_call(sends: Any, words: str) -> None:
+    """A closed connection, bytes that are no message, one out of turn: each is named."""
+
+    def ends(channel: ParentChannel, _number: int) -> None:
+        if sends is None:
+            raise EOFError
+        channel.send(sends)
+
+    children = _made(ends)
+    with pytest.raises(ProcessLost, match=words):
+        _call(children)
+    assert list(children.statistics().ends) == ["Protocol"]
+
+
+def test_a_child_that_crashes_is_replaced_with_a_growing_delay() -> None:
+    """A crash loop does not fork as fast as it can; a success ends the delay."""
+
+    def crashes_thrice(channel: ParentChannel, _number: int) -> None:
+        if len(forks) < 4:
+            raise SystemExit(1)
+        channel.send(Done())
+
+    children = _made(crashes_thrice)
+    forks = children.made_up.forks  # type: ignore[attr-defined]
+    for _ in range(3):
+        with pytest.raises(ProcessLost):
+            _call(children)
+    _call(children)
+    gaps = [after - before for before, after in pairwise(forks)]
+    assert [gap >= least for gap, least in zip(gaps, (0.1, 0.2, 0.4), strict=True)] == [True] * 3
+
+
+@pytest.mark.parametrize("talks", [False, True])
+def test_a_call_that_exceeds_its_timeout_ends_with_its_child(talks: bool) -> None:
+    """It fails at once, whether the child is silent or talks without end; the next call has another child."""
+
+    def hangs_first(channel: ParentChannel, _number: int) -> None:
+        if len(children.made_up.forks) > 1:  # type: ignore[attr-defined]
+            channel.send(Done())
+            return
+        while talks:
+            channel.tell(Tell("talker", "debug", "again", {}))
+
+    children = _made(hangs_first, timeout=0.3)
+    with pytest.raises(CallTimedOut, match=r"longer than its timeout of 0\.3 s; its process was ended"):
+        _call(children)
+    _call(children)
+    assert children.statistics().ends == {"Timeout": 1}
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_calls_that_have_to_end_do_so_also_while_they_wait_for_a_child(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a drain reaches the call under way, and the one that waits after a crash."""
+    monkeypatch.setattr("declctl.runtime.isolation.children.FIRST_DELAY", 60.0)
+
+    def crashes_or_hangs(_channel: ParentChannel, _number: int) -> None:
+        if waits:
+            raise SystemExit(1)
+
+    children = _made(crashes_or_hangs)
+    if waits:
+        with pytest.raises(ProcessLost):
+            _call(children)
+    with ThreadPoolExecutor(1) as thread:
+        called = thread.submit(_call, children)
+        until("it waits, or runs", lambda: waits or children.statistics().processes)
+        until("it has ended", lambda: (children.stop_calls("the drain is over"), called.done())[1])
+    assert "the drain is over" in str(called.exception())
+
+
+def test_questions_are_answered_in_the_call_and_refused_after_it() -> None:
+    """The memo is read and stored, nonsense is an error of the child alone, and no call is left open."""
+    asked: list[object] = []
+
+    def asks(channel: ParentChannel, _number: int) -> None:
+        opened = channel.running
+
+        def ask(name: str, *given: object) -> object:
+            try:
+                return opened.ask(name, *given)
+            except Exception as error:
+                return str(error)
+
+        asked.extend(
+            [ask("memo"), ask("nothing"), ask("now", 1, 2), ask("read", ["lister", "no"], "get", "a")]
+        )
+        channel.close()
+        asked.append(ask("memo"))
+        channel.send(Raised(failure_of(ValueError("no")), {"seen": 2}))
+
+    memo = Memo()
+    memo["seen"] = memo["gone"] = 1
+    children = _made(asks)
+    with pytest.raises(ValueError, match="no"):  # a failure of the call, and not of the child
+        _call(children, memo)
+    assert (len(children.statistics().processes), children.statistics().ends) == (1, {})
+    assert asked[0] == {"seen": 1, "gone": 1}
+    assert "there is no question 'nothing'" in str(asked[1])
+    assert "argument" in str(asked[2])
+    assert "no resource is named 'no'" in str(asked[3])
+    assert "ctx is valid for the length of its call" in str(asked[4])
+    assert dict(memo) == {"seen": 2}
+
+
+class _Broken(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+def test_an_exception_arrives_with_what_declctl_needs_of_it() -> None:
+    """Classes of declctl with attributes, causes and groups; of others name, text and place."""
+
+    def sent(error: BaseException) -> BaseException:
+        try:
+            raise error
+        except BaseException as raised:
+            return error_from(failure_of(raised))
+
+    conflict = Conflict(409, "Conflict", "others own it")
+    conflict.fields = [".spec.replicas"]
+    found = sent(conflict)
+    assert isinstance(found, Conflict)
+    assert (found.code, found.reason, list(found.fields)) == (409, "Conflict", [".spec.replicas"])
+    outer = RuntimeError("later")
+    outer.__cause__ = NotSynced("pods", resource="pods", is_relisted=True)
+    unsynced = cause_of(sent(outer), NotSynced)
+    assert unsynced is not None
+    assert unsynced.is_relisted
+    group = sent(ExceptionGroup("two", [InvalidWrite("a"), _Broken()]))
+    assert isinstance(group, ExceptionGroup)
+    assert [type(each).__name__ for each in group.exceptions] == ["InvalidWrite", "_Broken"]
+    own = sent(KeyError("team"))
+    assert describe_with_place(own).startswith("KeyError: 'team' (")
+    assert "Traceback" in readable_traceback(own)
+    assert "test_isolation.py" in readable_traceback(own)
+    assert type(sent(_Broken())).__name__ == "_Broken"
+
+
+def test_a_message_may_come_in_parts_and_several_at_once() -> None:
+    """What the socket makes of the bytes does not matter."""
+    data, reader, found = (
+        encoded(Ready(1)) + encoded(Done(2.5)) + encoded(Ready(3)),
+        MessageReader(FromChild),
+        [],
+    )
+    for part in (data[:3], data[3:9], data[9:]):
+        reader.buffer += part
+        found += [*iter(reader.next, None)]
+    assert found == [Ready(1), Done(2.5), Ready(3)]
+
+
+def test_what_outlives_its_call_asks_nothing_of_the_next_one() -> None:
+    """A thread that a hook has left must not write to the object of another call."""
+    refused: list[str] = []
+
+    def leaves_a_channel(channel: ParentChannel, number: int) -> None:
+        if number == 1:
+            left.append(channel.running)
+        else:
+            with pytest.raises(RuntimeError, match="this call has ended") as raised:
+                left[0].ask("memo")
+            refused.append(str(raised.value))
+            channel.send(Ask(1, 1, "patch_status", [[], {}]))  # sent before the end of its call, and late
+        channel.send(Done())
+
+    left: list[CallChannel] = []
+    children = _made(leaves_a_channel)
+    for _ in range(2):
+        _call(children)
+    assert len(refused) == 1
+
+
+def test_a_child_and_its_parent_do_not_wait_for_each_other() -> None:
+    """A thousand questions at once, with large answers: both sides have more to say than a socket holds."""
+
+    def asks(channel: ParentChannel, _number: int) -> None:
+        opened = channel.running
+        answers: list[Answer | None] = []
+        for _ in range(1000):
+            opened.begin(answers.append, "memo", ("x" * 10_000,))
+        channel.read_until(lambda: len(answers) == 1000)
+        found.append(sum("argument" in str(each) for each in answers))
+        channel.send(Done())
+
+    found: list[int] = []
+    children = _made(asks, timeout=60.0)
+    _call(children)
+    assert found == [1000]
