@@ -16,6 +16,7 @@ import signal
 import tempfile
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,6 +24,7 @@ from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
 from declctl.kit import ManualClock
+from declctl.kit.loops import EVENT_LOOP
 
 TESTS = Path(__file__).parent
 RUN_FIRST = tuple(TESTS / name for name in ("e2e", "behaviour", "properties", "hostile", "promises"))
@@ -51,6 +53,14 @@ def _rank(item: pytest.Item) -> int:
     if item.get_closest_marker("real"):
         return 0
     return 1 if any(map(item.path.is_relative_to, RUN_FIRST)) else 2
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Half of the modules run with uvloop, if it is installed; with the next seed, the other half."""
+    seed = item.config.getoption("randomly_seed", 0) or 0
+    is_even = (crc32(str(item.path.relative_to(TESTS.parent)).encode()) + int(seed)) % 2 == 0
+    os.environ[EVENT_LOOP] = "uvloop" if is_even else "asyncio"
 
 
 def pytest_collection_finish() -> None:

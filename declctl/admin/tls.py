@@ -5,12 +5,13 @@ have the new certificate, and open ones go on. A pair that can't be used changes
 """
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from declctl.errors import UsageError
 from declctl.kit import Clock
@@ -175,7 +176,7 @@ class TlsHandshake(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)
         self._opened(transport)
         task = asyncio.create_task(self._shake(transport), name="admin TLS handshake")
         self._tasks.add(task)
@@ -213,7 +214,7 @@ class TlsHandshake(asyncio.Protocol):
 def _second_descriptor(transport: asyncio.Transport) -> socket.socket | None:
     """Another descriptor of the socket of a connection; None if there is none left."""
     try:
-        return transport.get_extra_info("socket").dup()
+        return socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
     except OSError:
         return None  # the handshake needs none
 

@@ -5,6 +5,7 @@ A latch opens once, such as for "synced", "ready" or "stopped".
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -19,6 +20,8 @@ from declctl.kit.clock import Clock
 T = TypeVar("T")
 
 _LOOK_SECONDS = 1.0  # between two checks of `call_on` whether the loop still runs
+EVENT_LOOP = "DECLCTL_EVENT_LOOP"
+"""The environment variable that keeps uvloop out, if it is `asyncio`."""
 BLOCKED_LOOKS = 5  # calls of `look` in a row without an answer, after which a loop counts as blocked
 
 _YIELD_SECONDS = 0.0005  # longer than a waiting thread takes to wake up
@@ -130,6 +133,17 @@ class LoopCalls:
 _calls_of: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopCalls] = WeakKeyDictionary()
 
 
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    """One of uvloop, if it is installed (`declctl[uvloop]`) and the environment does not say asyncio."""
+    if os.environ.get(EVENT_LOOP) == "asyncio":
+        return asyncio.new_event_loop()
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
 class LoopThread:
     """An event loop that runs in a daemon thread from `start` to `stop`.
 
@@ -139,7 +153,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.loop = asyncio.new_event_loop()
+        self.loop = _new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         # asyncio refers to tasks weakly: one that waits for what only itself knows would be collected.
         self._submitted: set[Future[Any]] = set()  # whose coroutines have not ended

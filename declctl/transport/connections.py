@@ -26,6 +26,7 @@ from functools import partial
 from typing import cast
 from urllib.parse import urlsplit
 
+from aiohappyeyeballs import start_connection
 from multidict import CIMultiDict
 
 from declctl.errors import ApiError
@@ -216,13 +217,9 @@ class ConnectionPool:
             tls, name = (ssl.create_default_context() if first.encrypted else None), first.host
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
+                sock = await _connected(first.host, first.port)
                 _, connection = await loop.create_connection(
-                    partial(HttpConnection, self),
-                    first.host,
-                    first.port,
-                    ssl=tls,
-                    server_hostname=name if tls else None,
-                    happy_eyeballs_delay=0.25,
+                    partial(HttpConnection, self), sock=sock, ssl=tls, server_hostname=name if tls else None
                 )
         except ssl.SSLError:
             raise
@@ -252,6 +249,14 @@ class ConnectionPool:
         )
         assert transport is not None
         connection.connection_made(transport)
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """A socket that is connected to the first address of a host that answers (RFC 8305). Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # Of a library, as `create_connection` of uvloop has no such parameter.
+    return await start_connection(found, happy_eyeballs_delay=0.25, interleave=1)
 
 
 def _tls_context(configuration: ClientConfiguration) -> ssl.SSLContext:
