@@ -36,6 +36,7 @@ from declctl.runtime.threads import in_thread
 from declctl.runtime.tracing import look_for_provider
 from declctl.writes import DeclaredWrites
 
+_NO_TIME = 0.001  # seconds; the timer of the hook before may be as much too early
 _CANCELLED_SECONDS = 5.0
 _NOTHING_DECLARED = DeclaredWrites()
 
@@ -183,7 +184,7 @@ class Lifecycle:
         what = f"{implementation.hook} of {implementation.plugin}"
         if implementation.is_async and loop.is_blocked:
             raise TimeoutError(f"{what} was not called: another `async def` blocks the loop that it runs on")
-        if timeout <= 0.0:
+        if timeout < _NO_TIME:
             raise TimeoutError(f"{what} was not called: no time was left for it")
         work = asyncio.ensure_future(self._work(implementation, arguments, loop))
         try:
