@@ -177,6 +177,7 @@ class TlsHandshake(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
         transport = cast("asyncio.Transport", transport)
+        transport.pause_reading()  # until `start_tls`: what came before would be lost
         self._opened(transport)
         task = asyncio.create_task(self._shake(transport), name="admin TLS handshake")
         self._tasks.add(task)

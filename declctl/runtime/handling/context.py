@@ -6,6 +6,7 @@ connections are. The arguments are checked and copied in the thread of the hook.
 
 import asyncio
 import json
+from abc import abstractmethod
 from collections.abc import (
     Awaitable,
     Callable,
@@ -114,8 +115,9 @@ class _ByName(Mapping[str, V]):
     def __len__(self) -> int:
         return len(self._values)
 
+    @abstractmethod
     def _unknown(self, name: str) -> str:
-        raise NotImplementedError
+        """What is wrong with a name that none of them has."""
 
 
 class Listers(_ByName[Lister]):

@@ -154,7 +154,7 @@ class FailureLog:
         # The text is left out, as it may name the object.
         times = self.count((generation, "keys", kind, place_of(raised_by(failure)), delay is None))
         # One fault of the code may concern thousands of objects.
-        if not _is_round(times):
+        if not is_round(times):
             return
         so_far = "" if times == 1 else f" ({times:,} times by now; the first has the traceback)"
         then = "given up" if delay is None else f"again in {delay:.3g} s"
@@ -170,7 +170,7 @@ class FailureLog:
     def expression_failed(self, key: str, generation: int, message: str) -> None:
         """Log the first of equal failures of a filter's expression; then the 10th, the 100th, and so on."""
         times = self.count((generation, "filter.expression", message))
-        if _is_round(times):
+        if is_round(times):
             again = "" if times == 1 else f" ({times} times by now)"
             self._log.warning(
                 f"{self._name}: filter.expression failed on {key}, which counts as false: {message}{again}",
@@ -218,6 +218,6 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
-def _is_round(times: int) -> bool:
+def is_round(times: int) -> bool:
     """Whether a count is 1, 10, 100, and so on."""
     return str(times).rstrip("0") == "1"

@@ -37,6 +37,7 @@ from declctl.objects import (
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics, WatchStatistics
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
+from declctl.runtime.handling.failure_log import is_round
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.runtime.handling.invocation import Invocation, Retry, waits_of
 from declctl.runtime.handling.invocations import LONGEST_WAIT_FOR_SYNC, Invocations
@@ -225,7 +226,7 @@ class Reconciliations(Invocations[Reasons]):
         found, generation = mapped.no_keys, self._reconciled.binding.generation
         self.no_keys += len(found)
         times = self._failures.count((generation, "no keys", source.resource, source.way))
-        if str(times).rstrip("0") != "1":
+        if not is_round(times):
             return
         texts = " and ".join(each.text for each in found[:_MOST_SHOWN])
         more = "" if len(found) <= _MOST_SHOWN else f" and {len(found) - _MOST_SHOWN:,} more"
