@@ -7,6 +7,7 @@ may have begun, and which must have.
 
 import asyncio
 import heapq
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -38,16 +39,26 @@ from tests.rooms.runtime.test_unseen_writes import MAP, POD, Cache, applied
 NEVER, REQUEUE_SECONDS = float("inf"), 3.0
 PICKS = st.integers(0, 5)
 ENDS = st.sampled_from(["returns", "returns", "raises", "raises", "Terminal", "Requeue"])
-PLANS = st.builds(
-    replace,
-    st.just(PLAN),
-    delivery=st.sampled_from(Delivery),
-    buffer_bytes=st.sampled_from([1 << 30, 1]),  # 1: full with one change
-    queue=st.builds(QueueSpec, concurrency=st.integers(1, 2)),
-    retry=st.builds(RetrySpec, st.sampled_from([None, 2]), st.just(2.0), st.just(4.0)),
-    debounce=st.sampled_from([0.0, 0.0, 1.0]),
-    timeout=st.sampled_from([None, 1.5]),
-)
+CHANGES = st.sampled_from([ChangeType.MODIFIED, ChangeType.MODIFIED, ChangeType.DELETED, ChangeType.RESYNC])
+
+
+def plan_of(options: tuple[Any, ...]) -> HandlerPlan:
+    """A plan with some options; the buffer is full with one change, or never."""
+    debounce, is_small, concurrency, most, timeout, delivery = options
+    return replace(
+        PLAN,
+        debounce=debounce,
+        buffer_bytes=1 if is_small else 1 << 30,
+        queue=QueueSpec(concurrency=concurrency),
+        retry=RetrySpec(most, 2.0, 4.0),
+        timeout=timeout,
+        delivery=delivery,
+    )
+
+
+# One draw for all options: draws take most of the time.
+OPTIONS = [[0.0, 1.0, 3.0], [False, True], [1, 2], [None, 2], [None, 1.5], Delivery]
+PLANS = st.sampled_from(tuple(itertools.product(*OPTIONS))).map(plan_of)
 
 
 class HandLoop(asyncio.SelectorEventLoop):
@@ -102,7 +113,11 @@ class Item:
 
 
 class Handler:
-    """A slot beside its model. Here is what both modes share: calls, their ends and limits."""
+    """A slot beside its model. Here is what both modes share: calls, their ends and limits.
+
+    A mode has `add`, for a change; `look`, by which rests end; `is_ready`, whether an item may be called now;
+    `taken`, what its call must receive; `done` and `retry`, what becomes of an item whose call has ended.
+    """
 
     names: tuple[str, str]  # of the hook and its argument
 
@@ -132,7 +147,9 @@ class Handler:
             limit = self.now + (plan.timeout or NEVER)
             call = Call(str((request or change).key), given, generation, limit)
             call.how = self.script.pop() if self.script else ""
-            world.events += [(self, call, "")] + [(self, call, call.how)] * bool(call.how)
+            world.events.append((self, call, ""))
+            if call.how:
+                world.events.append((self, call, call.how))
             while not call.how:
                 try:
                     await call.gate.wait()
@@ -161,6 +178,7 @@ class Handler:
         return self.is_closed or out >= self.plan.queue.concurrency or not has_permit
 
     def begins(self, call: Call) -> None:
+        """The program has begun a call: it must be one that may begin now."""
         assert not self.is_full, "too many calls, or one after the end"
         assert all(other.key != call.key for other in self.calls), "two calls of one key"
         self.look()
@@ -172,6 +190,7 @@ class Handler:
         self.calls.append(call)
 
     def ends(self, call: Call, how: str) -> None:
+        """A call has ended: its item is done, or comes again."""
         self.calls.remove(call)
         retry, item, counts = self.plans[call.generation].retry, call.item, self.counts
         if how == "cancelled":
@@ -231,6 +250,7 @@ class Handler:
             call.is_zombie |= min(call.limit, call.cancelled_at) <= limit
 
     def check(self) -> None:
+        """No worker leaves what it may take; figures and epochs are those of the model."""
         if not self.is_full:
             self.look()
             assert not any(self.is_ready(item, surely=True) for item in self.items), "no worker takes it"
@@ -243,6 +263,7 @@ class Handler:
         if isinstance(self, Events):
             fresh = sum(not (item.is_out or item.attempts) for item in self.items)
             assert (seen.merged, seen.queued) == (counts["merged"], len(self.items) - len(self.calls))
+            assert self.slot.queue.statistics().weight == sum(item.value.weight() for item in self.items)
             assert seen.delivered + seen.merged + seen.dropped + fresh == counts["added"]
         for epoch in range(1, self.epoch + 1):
             assert self.slot.outstanding(epoch) == self.outstanding(epoch), f"of epoch {epoch}"
@@ -278,7 +299,10 @@ class Events(Handler):
         remaining = merge(first.value, value, first.attempts > 0)
         if len(remaining) < 2:
             self.counts["merged"] += 2 - len(remaining)
-            first.value = remaining[0] if remaining else self.items.remove(first)
+            if remaining:
+                first.value = remaining[0]
+            else:
+                self.items.remove(first)
         return len(remaining) < 2
 
     def of(self, key: str) -> list[Item]:
@@ -313,7 +337,8 @@ class Events(Handler):
         if item.epoch is None:
             self.join(item, self.epoch)
         value, item.epoch = item.value, self.owner(item)
-        old = ObjectView(value.old) if value.type is ChangeType.MODIFIED else None
+        old = {ChangeType.MODIFIED: value.old, ChangeType.RESYNC: value.record}.get(value.type)
+        old = None if old is None else ObjectView(old)
         return (value.type, ObjectView(value.record), old), item.epoch
 
     def done(self, item: Item, due: float) -> None:
@@ -335,19 +360,23 @@ class Keys(Handler):
 
     def add(self, value: Notification) -> None:
         self.slot.add_from(self.caches[0], [value])
-        item = next((item for item in self.items if item.key == value.key), Item(value.key, due=NEVER))
-        self.items += [item] * (item not in self.items)
+        item = next((item for item in self.items if item.key == value.key), None)
+        if item is None:
+            item = Item(value.key, due=NEVER)
+            self.items.append(item)
         (self.rest if self.plan.debounce else self.wait)(item)
 
     def wait(self, item: Item) -> None:
-        item.due, item.since = 0.0, self.world.step if item.due else item.since
+        if item.due:
+            item.due, item.since = 0.0, self.world.step
 
     def look(self) -> None:
         for item in self.items:
             is_over = item.rests_until <= self.now or not self.plan.debounce
             if item.due <= self.now or (item.rests_until and is_over):
                 self.wait(item)
-            item.rests_until *= not is_over
+            if is_over:
+                item.rests_until = 0.0
 
     def is_ready(self, item: Item, *, surely: bool = False) -> bool:
         """Whether caches lack no write from before the key began to wait; for `surely`, none at all."""
@@ -362,7 +391,9 @@ class Keys(Handler):
         return (item.attempts + 1,), self.epoch
 
     def done(self, item: Item, due: float) -> None:
-        item.epoch, item.due = None, NEVER if self.is_closed else due if item.due else 0.0
+        item.epoch = None
+        if item.due or self.is_closed:  # else it waits already, as something has led to it meanwhile
+            item.due = NEVER if self.is_closed else due
 
     retry = done
 
@@ -372,7 +403,7 @@ class Slots(RuleBasedStateMachine):
     """One handler, or two which share their epochs and sometimes their workers."""
 
     @initialize(
-        modes=st.sampled_from([(Events,), (Keys,), (Events, Keys)]),
+        modes=st.sampled_from([(Events,), (Events,), (Keys,), (Events, Keys)]),
         plans=st.tuples(PLANS, PLANS),
         is_stubborn=st.booleans(),  # hooks swallow their cancellation
         closes=st.booleans(),  # in the end, the handlers are removed
@@ -386,20 +417,22 @@ class Slots(RuleBasedStateMachine):
         self.handlers = [make(self, plan) for make, plan in zip(modes, plans, strict=False)]
         self.a_reload(())
 
-    @rule(pick=PICKS, name=st.sampled_from("abc"), deletes=st.sampled_from([False, False, True]))
-    def an_object_changes(self, pick: int, name: str, deletes: bool) -> None:
+    @rule(pick=PICKS, changes=st.lists(st.tuples(st.sampled_from("abc"), CHANGES), min_size=1, max_size=3))
+    def objects_change(self, pick: int, changes: list[tuple[str, ChangeType]]) -> None:
+        """Several changes may come before a worker looks."""
         handler = self.handlers[pick % len(self.handlers)]
-        self.version += 1
-        new, old = make_record(name, version=self.version), handler.objects.pop(name, None)
-        if old is not None and deletes:
-            handler.add(Notification(ChangeType.DELETED, new))
-        else:
-            handler.objects[name] = new
-            handler.add(Notification(ChangeType.MODIFIED if old else ChangeType.ADDED, new, old))
+        for name, of_known in changes:
+            self.version += 1
+            new, old = make_record(name, version=self.version), handler.objects.pop(name, None)
+            kind = ChangeType.ADDED if old is None else of_known
+            if kind is not ChangeType.DELETED:
+                handler.objects[name] = new
+            handler.add(Notification(kind, new, old if kind is ChangeType.MODIFIED else None))
         self.settle()
 
     @rule(pick=PICKS, ends=st.lists(ENDS, min_size=1, max_size=4))
     def next_calls_end_at_once(self, pick: int, ends: list[str]) -> None:
+        """Without a turn of the loop in between; later ones go on until `a_call_ends`."""
         self.handlers[pick % len(self.handlers)].script = ends
 
     @precondition(lambda self: self.calls())
@@ -414,6 +447,7 @@ class Slots(RuleBasedStateMachine):
     @precondition(lambda self: any(isinstance(handler, Keys) for handler, _ in self.calls()))
     @rule(pick=PICKS, is_status=st.booleans())
     def a_call_writes(self, pick: int, is_status: bool) -> None:
+        """The status of its own object, for which only its key waits, or a child, for which all wait."""
         calls = [(handler, call.key) for handler, call in self.calls() if isinstance(handler, Keys)]
         handler, key = calls[pick % len(calls)]
         self.version += 1
@@ -423,6 +457,7 @@ class Slots(RuleBasedStateMachine):
         handler.writes.append((key, is_status, self.clock.monotonic(), self.step))
         self.settle()
 
+    @precondition(lambda self: any(handler.writes for handler in self.handlers))
     @rule()
     def caches_advance(self) -> None:
         for handler in self.handlers:
@@ -431,6 +466,7 @@ class Slots(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 4.0, 11.0, 121.0]))
     def time_passes(self, seconds: float) -> None:
+        """With a stop at each moment for which the program has asked its loop."""
         until, moments = self.clock.monotonic() + seconds, self.loop.moments
         while self.clock.monotonic() < until:
             moment = heapq.heappop(moments) if moments and moments[0] < until else until
@@ -439,7 +475,7 @@ class Slots(RuleBasedStateMachine):
 
     @rule(plans=st.tuples(PLANS, PLANS))
     def a_reload(self, plans: Sequence[HandlerPlan]) -> None:
-        """All handlers get new code and settings in one step."""
+        """All handlers get new code and settings in one step, as a commit of the program does it."""
         for handler, plan in zip(self.handlers, plans, strict=False):
             handler.slot.expect(handler.bind_next(plan))
             self.drains.append((handler, handler.epoch, handler.slot.end_of(handler.epoch)))
@@ -457,6 +493,7 @@ class Slots(RuleBasedStateMachine):
     @precondition(lambda self: self.drains)
     @rule(pick=PICKS, is_late=st.booleans())
     def what_waits_is_handed_over(self, pick: int, is_late: bool) -> None:
+        """A drain takes long; or it takes too long, and then its calls are given up."""
         handler, epoch, _ = self.drains[pick % len(self.drains)]
         handler.hand_over(epoch, is_late=is_late)
         self.settle()
@@ -464,10 +501,11 @@ class Slots(RuleBasedStateMachine):
     @precondition(lambda self: self.shares)
     @rule(limit=st.sampled_from([None, 1, 2]))
     def workers_are_shared(self, limit: int | None) -> None:
+        """By both handlers; None ends that."""
         budget = self.handlers[0].budget or WorkerBudget(1, clock=self.clock)
         budget.resize(limit or 1)
         for handler in self.handlers:
-            handler.budget = limit and budget
+            handler.budget = None if limit is None else budget
             handler.slot.share_workers(handler.budget)
         self.settle()
 
@@ -485,13 +523,13 @@ class Slots(RuleBasedStateMachine):
         self.events.clear()
         for handler in self.handlers:
             handler.check()
-        for drain in tuple(self.drains):
-            handler, epoch, latch = drain
+        for handler, epoch, latch in self.drains:
             assert latch.is_open == (not handler.outstanding(epoch)), f"the drain of epoch {epoch}"
-            if latch.is_open:
-                handler.hand_over(epoch, is_late=True)
-                handler.slot.forget(epoch)
-                self.drains.remove(drain)
+        ended = [drain for drain in self.drains if drain[2].is_open]
+        self.drains = [drain for drain in self.drains if drain not in ended]
+        for handler, epoch, _ in ended:  # which may end others, of which the loop hears at its next turn
+            handler.hand_over(epoch, is_late=True)
+            handler.slot.forget(epoch)
 
     def teardown(self) -> None:
         """In the end all is delivered; or the handlers are removed, and nothing more is called."""
