@@ -125,10 +125,12 @@ class Handler:
         self.world, self.epoch, self.budget, self.is_closed = world, 0, None, False
         self.plans, self.counts, self.objects = dict[int, HandlerPlan](), Counter[str](), dict[str, Any]()
         self.calls, self.items = list[Call](), list[Item]()
-        self.script, self.writes = list[str](), list[Any]()  # how the next calls end; what caches lack
+        self.script = list[str]()  # how the next calls end, the last one first
+        # What caches lack: the version, the key that wrote it, whether to its own status, when, in what step.
+        self.writes = list[tuple[int, str, bool, float, int]]()
         self.owners: dict[int | None, int] = {}  # by epoch, the one to which what waits was handed over
         self.caches: Any = (Cache(POD), Cache(MAP))
-        self.advance()
+        self.advance(world.version)
         log: Any = SimpleNamespace(**dict.fromkeys(("info", "warning", "error"), lambda *_, **__: None))
         made, clock, loop = self.bind_next(plan), world.clock, world.loop
         self.slot: Any = made.make_slot(clock=clock, log=log, loop=loop, epochs=world.epochs)
@@ -235,11 +237,11 @@ class Handler:
     def outstanding(self, epoch: int) -> int:
         return sum(self.owner(item) == epoch for item in self.items)
 
-    def advance(self) -> None:
-        """The watches bring all that was written."""
-        self.writes.clear()
+    def advance(self, version: int) -> None:
+        """The watches bring what was written, up to a version."""
+        self.writes = [write for write in self.writes if write[0] > version]
         for cache in self.caches:
-            cache.bookmark(self.world.version)
+            cache.bookmark(version)
 
     def pass_limits(self) -> None:
         """Calls that go on after their cancellation become zombies."""
@@ -379,8 +381,13 @@ class Keys(Handler):
                 item.rests_until = 0.0
 
     def is_ready(self, item: Item, *, surely: bool = False) -> bool:
-        """Whether caches lack no write from before the key began to wait; for `surely`, none at all."""
-        for by, is_status, at, step in self.writes:
+        """Whether caches lack no write from before the key began to wait; for `surely`, none at all.
+
+        While held keys have all places, no worker looks: a rest that is over goes on with the next change.
+        """
+        if surely and item.rests_until:
+            return False
+        for _, by, is_status, at, step in self.writes:
             until = at + OWN_SECONDS if by == item.key else 0.0 if is_status else at + OTHERS_SECONDS
             if self.now < until and (surely or step < item.since):
                 return False
@@ -454,14 +461,15 @@ class Slots(RuleBasedStateMachine):
         target, kind = (key, POD) if is_status else (f"{key}-child", MAP)
         written = applied(target, self.version, kind=kind)
         handler.slot.written(written, WriteOrigin("notify", 1, key=key), handler.caches)
-        handler.writes.append((key, is_status, self.clock.monotonic(), self.step))
+        handler.writes.append((self.version, key, is_status, self.clock.monotonic(), self.step))
         self.settle()
 
     @precondition(lambda self: any(handler.writes for handler in self.handlers))
-    @rule()
-    def caches_advance(self) -> None:
+    @rule(is_first=st.booleans())
+    def caches_advance(self, is_first: bool) -> None:
+        """By the first write that they lack, or by all."""
         for handler in self.handlers:
-            handler.advance()
+            handler.advance(handler.writes[0][0] if is_first and handler.writes else self.version)
         self.settle()
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 4.0, 11.0, 121.0]))
