@@ -74,9 +74,12 @@ class HandLoop(asyncio.SelectorEventLoop):
 
     def turn(self) -> None:
         self.call_soon(int)
-        while self._ready:  # type: ignore[attr-defined]
+        for _ in range(1000):
             self.stop()
             self.run_forever()
+            if not self._ready:  # type: ignore[attr-defined]
+                return
+        raise AssertionError("the workers go on for ever")
 
 
 @dataclass(eq=False)
