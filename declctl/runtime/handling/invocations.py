@@ -245,11 +245,6 @@ class Invocations(ABC, Generic[T]):
         retry: Retry | None = item.retry_state
         if retry is not None:
             invocation.first_failed = retry.first_failed
-            # Only failed implementations are called again. If the new code has none of them, all are called.
-            selected = invocation.implementations
-            invocation.implementations = (
-                tuple(i for i in selected if identity_of(i) in retry.failed) or selected
-            )
         self.under_way.begin(invocation)
         return invocation
 
@@ -692,6 +687,10 @@ class EventInvocations(Invocations[Notification]):
             received=notification.received_at,
         )
         selected = _event_target(binding).select(kind)
+        if retry is not None:
+            # Those that have succeeded have done with this change. If the new code has none of the others,
+            # all are called.
+            selected = tuple(each for each in selected if identity_of(each) in retry.failed) or selected
         began = self._clock.monotonic()
         invocation = EventInvocation(
             item, binding, began, selected, self._slot.replace_worker, change=change, outcome=outcome

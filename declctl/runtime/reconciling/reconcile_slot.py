@@ -135,6 +135,7 @@ class Reconciliations(Invocations[Reasons]):
     ) -> None:
         super().__init__(slot, queue, loop=loop, clock=clock, log=log)
         self._reconciled = slot
+        self._bucket = BucketRateLimiter(clock=clock)  # 10 a second, burst 100, as in client-go
         self.no_keys = 0  # values of mappings that are no keys
 
     def _make(self, item: QueueItem[Reasons], binding: CallBinding) -> Reconciliation:
@@ -186,12 +187,15 @@ class Reconciliations(Invocations[Reasons]):
         return invocation
 
     def delay(self, binding: CallBinding, attempt: int) -> float:
-        """The seconds to wait after failed attempt number `attempt`."""
-        return self._delay(binding, attempt)
+        """The seconds to wait after failed attempt number `attempt`.
+
+        Up to a tenth shorter than of a change: keys that failed together do not all come back together.
+        """
+        return super()._delay(binding, attempt) * (1 - _JITTER * self._clock.random())
 
     def _delay(self, binding: CallBinding, attempt: int) -> float:
-        """As of any item, up to a tenth shorter: keys that failed together do not all come back together."""
-        return super()._delay(binding, attempt) * (1 - _JITTER * self._clock.random())
+        """As above, and longer if too many keys of the handler fail: they share a token bucket."""
+        return max(self.delay(binding, attempt), self._bucket.when(None))
 
     def _is_terminal(self, failures: Sequence[BaseException]) -> bool:
         """Whether the reconciler has raised Terminal: then no attempt follows."""
@@ -271,9 +275,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self.leftovers: LeftoverCache | None = None  # objects that have left the scope with the finalizer
         wake = lambda: self.wake()  # noqa: E731, PLW0108 - the base class sets it later
         self.unseen = UnseenWrites(binding.plan.name, clock=clock, report=self._report_lag, wake=wake)
-        # All failed keys together share a token bucket (10 a second, burst 100), as in client-go.
-        limiter = BucketRateLimiter(clock=clock).when
-        self._keys = ReconcileQueue[str](clock=clock, epochs=epochs, gate=self.unseen, limiter=limiter)
+        self._keys = ReconcileQueue[str](clock=clock, epochs=epochs, gate=self.unseen)
         self._log = log
         # Keys of the first sync that are not reconciled yet; None when the reconciler has synced.
         self._initial: set[str] | None = set()
