@@ -4,7 +4,7 @@ It is the queue of a reconciler. Client-go's work queues (`queue`) are built of 
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from enum import Enum, IntEnum, auto
 from itertools import islice
 from typing import Protocol, TypeVar

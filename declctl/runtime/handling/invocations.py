@@ -21,7 +21,7 @@ loop and wait. After a reload, a task may have a change that was queued for `def
 
 **A reload in the middle.** An invocation keeps the binding that it has begun with. `abandon` ends the wait
 for it at the end of the drain, and when this process leads no more. If it fails, its retry belongs to the
-epoch in which a worker takes it again, and so to the code of that moment (`ChangeQueue`). After `close`,
+epoch in which a worker takes it again, and so to the code of that moment (`KeyQueue`). After `close`,
 nothing is retried.
 
 `Invocations` is what both modes share; `EventInvocations` delivers changes, from the filter on. An exception
