@@ -85,9 +85,11 @@ soak: $(TESTS) ## hostile answers and requests at random, random histories (HIST
 	tests/behaviour/test_random_edits.py tests/behaviour/test_leaks.py
 
 bench: $(RUNS) ## figures beside other clients, 20,000 pods, some minutes (benchmarks/)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[uvloop]"
 	cd benchmarks && ../$(BIN)/python -m harness quick
 
 bench-full: $(RUNS) ## all figures of docs/performance.md, written into it; some hours
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[uvloop]"
 	cd benchmarks && ../$(BIN)/python -m harness full && ../$(BIN)/python -m harness.report
 
 e2e-real: $(TESTS) ## the end-to-end tests against a real API server alone

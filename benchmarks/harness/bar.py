@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.catalogue import BEFORE, OURS
+from harness.catalogue import BEFORE, ISOLATED, OURS, RUN
 from harness.results import Results
 from harness.tables import NONE, on_top, shown
 from harness.text import Table
@@ -107,6 +107,15 @@ def _late(results: Results, ours: str) -> float | None:
     return None if not records else float(any("hot_told" not in record.figures for record in records))
 
 
+def _isolated(results: Results, ours: str) -> float | None:
+    """The latency beside an isolated handler that computes, divided by the quiet one."""
+    beside, quiet = (
+        results.figure("burning", ISOLATED, "latency_p99"),
+        results.figure("sync", RUN, "latency_p99"),
+    )
+    return beside / quiet if ours == RUN and beside is not None and quiet else None
+
+
 BARS = (
     Bar("CPU to sync, of client-go typed protobuf's", 1 / 3, _to("sync_cpu", _TYPED), "1/"),
     Bar("CPU to sync, of client-go dynamic's", 1 / 10, _to("sync_cpu", _DYNAMIC), "1/"),
@@ -129,6 +138,7 @@ BARS = (
     Bar("wire to handler at 1,000/s, p50", 1.0, _plain("sync", "latency_p50"), "ms"),
     Bar("wire to handler at 1,000/s, p99", 4.0, _plain("sync", "latency_p99"), "ms"),
     Bar("the same with a core burning, p99", 25.0, _plain("burning", "latency_p99"), "ms"),
+    Bar("the same if the computing handler is isolated, of quiet", 2.0, _isolated, "x"),
     Bar("time of an idle reconcile, of kopf's on.update", 1 / 10, _time("kopf-update", "reconcile"), "1/"),
     Bar(
         "time of an idle reconcile, of controller-runtime's",
@@ -138,8 +148,20 @@ BARS = (
     ),
     Bar(
         "time of a reconcile with one status, of controller-runtime's",
-        2.0,
+        4 / 3,
         _time("controller-runtime", "reconcile-status"),
+        "x",
+    ),
+    Bar(
+        "CPU of a reconcile with one status, of controller-runtime's",
+        0.75,
+        _to("flood_cpu", "controller-runtime", "reconcile-status"),
+        "x",
+    ),
+    Bar(
+        "CPU of the first reconciles with one status, of controller-runtime's",
+        1.5,
+        _to("added_cpu", "controller-runtime", "reconcile-status"),
         "x",
     ),
     Bar("hot Leases: changes not delivered", 0, _late),

@@ -8,7 +8,7 @@ from harness.building import BASELINE, PEERS, baseline, cargo, checkout, go, pee
 KINDS = ("pods", "configmaps", "secrets", "leases", "customs")
 TYPED = ("pods", "configmaps", "secrets", "leases")
 RECONCILERS = ("reconcile", "reconcile-status")
-BASE, RUN, BEFORE = "declctl", "declctl-run", "baseline"
+BASE, RUN, BEFORE, ISOLATED = "declctl", "declctl-run", "baseline", "declctl-run-isolated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,13 @@ CANDIDATES = (
         _declctl("declctl_run"),
         "the same, with the manifest, the admin address and reloads",
         listeners=("none", "sync", "async", *RECONCILERS),
+    ),
+    Candidate(
+        ISOLATED,
+        "declctl run, the computing handler isolated",
+        lambda: [*_declctl("declctl_run")(), "--mode", "isolated"],
+        "the same",
+        listeners=("sync",),
     ),
     Candidate(
         BEFORE,

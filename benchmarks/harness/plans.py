@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from harness.catalogue import BEFORE, CANDIDATES, KINDS, OURS, Candidate
+from harness.catalogue import BEFORE, CANDIDATES, ISOLATED, KINDS, OURS, Candidate
 from harness.session import Sizes
 
-_ALL = tuple(candidate.key for candidate in CANDIDATES if candidate.key != BEFORE)
+_ALL = tuple(candidate.key for candidate in CANDIDATES if candidate.key not in (BEFORE, ISOLATED))
 _RUNTIMES = (*OURS, "client-go", "client-go-json", "client-go-dynamic", "kube-rs")
 _VARIANTS = ("client-go-json", "kube-rs-streaming")  # other modes of peers that are measured anyway
 _SLOW = tuple(candidate.key for candidate in CANDIDATES if candidate.slow)
@@ -129,7 +129,7 @@ def _behaviour(objects: int, peers: Sequence[str], *, runs: int = 1) -> tuple[Sc
             "a second handler keeps a core busy",
             objects,
             (*listens, "latency"),
-            peers,
+            (*peers, ISOLATED),
             listener="sync",
             burn=True,
             runs=runs,

@@ -16,6 +16,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,9 @@ WORKERS = 8  # objects that are reconciled at once, as in the other peers
 
 def main() -> None:
     """Runs `declctl run`, reports its sync, and forwards commands until the end of standard input."""
-    options = arguments(__doc__, listeners=("none", "sync", "async", *RECONCILERS))
+    options = arguments(
+        __doc__, listeners=("none", "sync", "async", *RECONCILERS), modes=("threads", "isolated")
+    )
     with tempfile.TemporaryDirectory() as folder:
         bundle = Path(folder)
         for file in (HERE / "bundle").glob("*.py"):
@@ -106,6 +109,8 @@ def manifest(options: Any, admin: str) -> dict[str, Any]:
     handlers: list[dict[str, Any]] = [
         {"name": name, "resourceRef": {"name": options.kind}, "entryPoint": entry} for name, entry in entries
     ]
+    if options.mode == "isolated":
+        handlers[-1]["isolation"] = {"mode": "Process"}
     if options.listener in RECONCILERS:
         handlers[0] |= {"mode": "Reconcile", "queue": {"concurrency": WORKERS}}
     spec = {
@@ -127,7 +132,8 @@ def follow(child: "subprocess.Popen[str]", admin: Admin, bundle: Path, options: 
     """Reports the sync, answers or forwards the commands, and ends the process after the last one."""
     while (found := admin.cached()) < options.objects:
         time.sleep(LOOK_SECONDS)
-    say("synced", objects=found, version=f"declctl {__version__}")
+    loops = " with uvloop" if find_spec("uvloop") else ""
+    say("synced", objects=found, version=f"declctl {__version__}{loops}")
     assert child.stdin is not None
     for command, *words in commands():
         match command:

@@ -51,11 +51,10 @@ from declctl.kit.callbacks import refuse_async
 
 _notices = logging.getLogger("declctl.informer.notices")
 
-OnApplied = Callable[[Sequence[str] | None, str | None], None]
+OnApplied = Callable[[Sequence[str] | None], None]
 """Called on the loop of an informer when its cache has applied changes, and when the informer has stopped.
 
-With the keys of the changes; or with None if any key may have changed, and the namespace in which that is so;
-None for all.
+With the keys of the changes; or with None if any key may have changed.
 """
 
 
@@ -300,9 +299,8 @@ class SharedIndexInformer:
         if not self._observers or isinstance(batch, SyncAll):
             return
         keys = [delta.key for delta in batch] if isinstance(batch, list) else None
-        namespace = None if batch is None or isinstance(batch, list) else batch.namespace
         for call in tuple(self._observers):
-            call(keys, namespace)
+            call(keys)
 
     @property
     def lister(self) -> Lister:

@@ -1,8 +1,11 @@
 """The queue of a handler: what waits for its workers, and when a key comes again.
 
     add ──┬───────────────────────▶ WAITING ──▶ take ──▶ RUNNING ──┬──▶ done, drop: it leaves
-          └─▶ RESTING (debounce) ─────▲                    │       └──▶ retry: BACKING_OFF ──▶ WAITING
-                                                           └─▶ OVERDUE: it holds its key, and no worker
+          ├─▶ RESTING (debounce) ─────▲ ▲                  │       └──▶ retry: BACKING_OFF ──▶ WAITING
+          ├─▶ BEHIND (what its key has) ┘                  └─▶ OVERDUE: it holds its key until its call
+          └─▶ REQUEUED (later) ──▶ WAITING                     returns, and counts towards no limit
+
+Of a reconciler, a key whose turn has come may also be AWAITS_CACHE, until its gate releases it.
 
 `KeyQueue` is what two kinds of queues share: rows of turns, the heap of what is due later, epochs, the limit
 of workers, and figures. They differ in what a key may have. `ChangeQueue` has all values of a key, in order.
@@ -48,8 +51,8 @@ class Item(msgspec.Struct, Generic[K, T], eq=False):
     key: K
     value: T  # what a worker receives
     added_at: float  # monotonic seconds; of a key, also when its time has come, and when it was taken
-    # The code that has to process it: that of the epoch in which it was added, its rest ended, or it was
-    # taken again after a failure; NO_EPOCH before.
+    # The code that has to process it. Of a change: that of the epoch in which it was added, its rest ended,
+    # or it was taken again after a failure. Of a reconciler's key: that of the epoch in which it was taken.
     epoch: int = NO_EPOCH
     state: ItemState = _WAITING
     priority: int = 0  # the number of its row
@@ -194,8 +197,9 @@ class KeyQueue(ABC, Generic[K, T]):
     - With `debounce`, what is new rests: it waits only when nothing further has come for its key for so many
       seconds, and after `LONGEST_REST` times as many at the latest.
     - `cut` begins a new epoch, such as a reload, without touching the queue. Queues with the same `epochs`
-      counter are cut together. An item belongs to one epoch when its turn has come; what is to be retried,
-      to the one in which it is taken again. So a failure that was mended meanwhile is not repeated.
+      counter are cut together. A change belongs to one epoch when its turn has come; a reconciler's key, and
+      what is to be retried, to the one in which it is taken. So a failure that was mended meanwhile is not
+      repeated.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ It is the queue of a reconciler. Client-go's work queues (`queue`) are built of 
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from enum import Enum, IntEnum, auto
 from itertools import islice
 from typing import Protocol, TypeVar
@@ -139,7 +139,6 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
       with it, and an earlier `requeue` is outdated. Its own result decides when the key comes again.
     - With `debounce`, a key that is added rests first. A retry and a `requeue` do not.
     - A waiting key belongs to no epoch: the code that takes it reconciles it.
-    - With `limiter`, a failed key waits at least for the seconds that it returns.
     - A `gate` may hold keys back whose turn has come, or say that they need not be reconciled.
     """
 
@@ -149,11 +148,9 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         clock: Clock,
         epochs: EpochCounter | None = None,
         gate: Gate[K] | None = None,
-        limiter: Callable[[K], float] | None = None,
     ) -> None:
         super().__init__(clock=clock, epochs=epochs)
         self._gate = gate
-        self._limiter = limiter
         # By key, beside `_out`: what is in its row, held by the gate, or behind what a worker has;
         # what rests; what backs off or was asked for.
         self._waiting: dict[K, Item[K, Reasons]] = {}
@@ -222,28 +219,21 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         self.add_after(item.key, seconds, Reasons({cause: None}), Priority(item.priority))
 
     def retry(self, item: Item[K, Reasons], delay: float) -> None:
-        """Let a failed key come again in `delay` seconds, or with the next reason for it.
-
-        It comes later if the `limiter` of all failed keys asks for it.
-        """
-        if self._limiter is not None:
-            delay = max(delay, self._limiter(item.key))
+        """Let a failed key come again in `delay` seconds, or with the next reason for it."""
         with self._lock:
             self._retries += 1
             self._come_back(item)
             item.attempts += 1
-            # The versions were read by the call that has failed.
-            value = item.value
-            item.value = Reasons(value.causes, None, value.changed_at, value.events)
+            # Without versions: a failed key is called in any case, also if its own writes had led to it.
+            item.value = replace(item.value, versions=None)
             self._undelay(item.key)  # this call has asked for it, and then failed
-            if (waiting := self._waiting.get(item.key)) is not None:
-                _carry(item, waiting)
-            if waiting is not None or self._closed:
+            if self._closed:
                 self._leave(item)
             else:
                 self._delayed[item.key] = item
                 self._move(item, NO_EPOCH)
                 self._wait_until(item, _BACKING_OFF, self._now() + delay)
+                self._share_priority(item.key)
             self._freed(item)
 
     def end_delay(self, key: K, *, comes: bool = True) -> bool:
@@ -278,10 +268,15 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
     # The methods below are called under the lock.
 
     def _figures(self) -> QueueFigures:
-        """As of any queue; a key that a worker has, and that comes again, is counted once: as running."""
-        figures = super()._figures()
-        behind = sum(key in self._waiting for key in self._out)
-        return replace(figures, waiting=figures.waiting - behind)
+        """As of any queue. A key counts once: as running, else as waiting, else as delayed."""
+        figures, waiting = super()._figures(), self._waiting.keys()
+        states = [self._delayed[key].state for key in waiting & self._delayed.keys()]
+        return replace(
+            figures,
+            waiting=figures.waiting - len(waiting & self._out.keys()),
+            backing_off=figures.backing_off - states.count(_BACKING_OFF),
+            requeued=figures.requeued - states.count(_REQUEUED),
+        )
 
     def _new(self, key: K, reasons: Reasons, priority: Priority) -> Item[K, Reasons]:
         self._pending[NO_EPOCH] += 1
@@ -294,9 +289,8 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             self._merge(waiting, item)
             return False
         self._adds += 1
-        if (delayed := self._delayed.get(key)) is not None and delayed.state is _BACKING_OFF:
-            _carry(delayed, item)
         self._waiting[key] = item
+        self._share_priority(key)
         if key in self._out:
             item.state = _BEHIND
         else:
@@ -307,7 +301,10 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         """Let a pending item come for what a newer one has come for, too, which leaves."""
         self._merged += 1
         self._leave(newer)
-        pending.value = pending.value.merge(newer.value)
+        if newer.attempts:
+            _carry(newer, pending)
+        else:
+            pending.value = pending.value.merge(newer.value)
         if newer.priority < pending.priority:
             waits = pending.state is _WAITING
             if waits:
@@ -315,6 +312,12 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             pending.priority = newer.priority
             if waits:
                 self._rows[pending.priority].add(pending)
+
+    def _share_priority(self, key: K) -> None:
+        """Let a key that has failed wait with the priority of the failed call, if that is higher."""
+        waiting, delayed = self._waiting.get(key), self._delayed.get(key)
+        if waiting is not None and delayed is not None and delayed.state is _BACKING_OFF:
+            waiting.priority = min(waiting.priority, delayed.priority)
 
     def _undelay(self, key: K) -> bool:
         """Forget what is delayed of a key; returns whether anything is."""
@@ -364,11 +367,13 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         now = self._now()
         self._move(item, self._epochs.newest)
         del self._waiting[item.key]
+        if self._gate is not None:
+            self._gate.begins(item)  # before it has the reasons of a failed call: these lead to no loop
+        if (delayed := self._delayed.get(item.key)) is not None and delayed.state is _BACKING_OFF:
+            _carry(delayed, item)
         self._undelay(item.key)
         self._waited.add(now - item.added_at)
         item.added_at = now
-        if self._gate is not None:
-            self._gate.begins(item)
 
     def _freed(self, item: Item[K, Reasons]) -> bool:
         self._worked.add(self._now() - item.added_at)
@@ -397,11 +402,10 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             for key, until in self._gate.held():
                 yield replace(self._waiting[key], due=until if until > self._now() else None)
         yield from self._in_turns()
-        yield from self._soonest()
+        yield from (item for item in self._soonest() if item.key not in self._waiting)
 
 
 def _carry(failed: Item[K, Reasons], item: Item[K, Reasons]) -> None:
     """Let the next call for a key that has failed know that, and why the failed one was made."""
     item.value = failed.value.merge(item.value)
     item.attempts, item.retry_state = failed.attempts, failed.retry_state
-    item.priority = min(item.priority, failed.priority)

@@ -116,6 +116,37 @@ def test_finalizing_is_tried_until_it_succeeds(rig, config_map, sandbox, what) -
     assert runs.handler("keys").failed == 0
 
 
+SEVERAL = """
+import declctl
+from blackboard import tell as note
+
+@declctl.hookimpl
+def declctl_reconcile(request): ...
+
+@declctl.hookimpl
+def declctl_finalize(request, ctx):
+    times = ctx.memo["times"] = ctx.memo.get("times", 0) + 1
+    note("asked", times)
+    return declctl.Requeue(after=0.01) if times < 4 else None
+
+@declctl.hookimpl(specname="declctl_finalize", trylast=True)
+def other(request, ctx):
+    if ctx.memo["times"] < 3:
+        raise ValueError("not yet")
+"""
+
+
+def test_each_attempt_calls_all_hooks(rig, config_map, sandbox) -> None:
+    """One that has asked for more time is asked again, whatever another raises: the object stays for it."""
+    rig.handler("keys", entry="handlers", rest=REST)
+    runs = rig.run(SEVERAL, objects=[config_map("there")])
+    until("it has the finalizer", lambda: finalizers(sandbox, "there") == [NAME])
+    runs.wait_idle()
+    sandbox.delete("ConfigMap", "there", "default")
+    until("it is gone", lambda: finalizers(sandbox, "there") is None)
+    assert [times for _, times in rig.told("asked")] == [1, 2, 3, 4]
+
+
 def test_terminal_waits_for_the_next_change(rig, config_map, sandbox) -> None:
     """The object stays, and is finalized again when it changes."""
     runs = _run(rig, objects=[config_map("m", what="terminal")])

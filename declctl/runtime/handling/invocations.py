@@ -21,7 +21,7 @@ loop and wait. After a reload, a task may have a change that was queued for `def
 
 **A reload in the middle.** An invocation keeps the binding that it has begun with. `abandon` ends the wait
 for it at the end of the drain, and when this process leads no more. If it fails, its retry belongs to the
-epoch in which a worker takes it again, and so to the code of that moment (`ChangeQueue`). After `close`,
+epoch in which a worker takes it again, and so to the code of that moment (`KeyQueue`). After `close`,
 nothing is retried.
 
 `Invocations` is what both modes share; `EventInvocations` delivers changes, from the filter on. An exception
@@ -245,11 +245,6 @@ class Invocations(ABC, Generic[T]):
         retry: Retry | None = item.retry_state
         if retry is not None:
             invocation.first_failed = retry.first_failed
-            # Only failed implementations are called again. If the new code has none of them, all are called.
-            selected = invocation.implementations
-            invocation.implementations = (
-                tuple(i for i in selected if identity_of(i) in retry.failed) or selected
-            )
         self.under_way.begin(invocation)
         return invocation
 
@@ -692,6 +687,10 @@ class EventInvocations(Invocations[Notification]):
             received=notification.received_at,
         )
         selected = _event_target(binding).select(kind)
+        if retry is not None:
+            # Those that have succeeded have done with this change. If the new code has none of the others,
+            # all are called.
+            selected = tuple(each for each in selected if identity_of(each) in retry.failed) or selected
         began = self._clock.monotonic()
         invocation = EventInvocation(
             item, binding, began, selected, self._slot.replace_worker, change=change, outcome=outcome

@@ -38,7 +38,7 @@ _MOST_FIELDS = 8  # that are named
 _TIME_STEP = 1.0  # seconds: the times of managed fields are whole
 _GENERATION = "metadata.generation"  # which the server counts up whenever the spec changes
 
-Reasons = Sequence[Version] | None
+Versions = Sequence[Version] | None
 """The versions whose events led to a call; None if anything else did."""
 _Before = Callable[[], Mapping[str, Any] | None]
 """Returns the object as a cache has it, before a write; None if no cache has it."""
@@ -96,7 +96,7 @@ class _LastWrite(msgspec.Struct, frozen=True):
 class _Call:
     """The newest call for a key."""
 
-    reasons: Reasons
+    reasons: Versions
     counted: bool = False  # one of its writes was counted
 
 
@@ -148,7 +148,7 @@ class WriteLoops:
                 self._report(f"{loop.handler} {loop.key} does not feed itself any longer")
         return present
 
-    def is_own(self, handler: str, key: str, reasons: Reasons) -> bool:
+    def is_own(self, handler: str, key: str, reasons: Versions) -> bool:
         """Whether a key is due because of its own conditional writes alone."""
         if not reasons or not self._written:
             return False
@@ -159,7 +159,7 @@ class WriteLoops:
                 return False
         return True
 
-    def begin(self, handler: str, key: str, reasons: Reasons) -> _Call:
+    def begin(self, handler: str, key: str, reasons: Versions) -> _Call:
         """Note that a call for a key begins."""
         # Without the lock. A call that is forgotten counts as one with causes from outside.
         if len(self._calls) >= _MOST_REMEMBERED:
@@ -220,7 +220,7 @@ class WriteLoops:
         is_known = call is not None and (reasons is None or call.reasons == reasons)
         return call if call is not None and is_known else self.begin(*at, reasons)
 
-    def _depth(self, reasons: Reasons) -> int:
+    def _depth(self, reasons: Versions) -> int:
         """The number of calls in a row that were caused by writes of this process alone."""
         known = [self._written.get(reason) for reason in reasons or ()]
         depths = [each.depth for each in known if each is not None]

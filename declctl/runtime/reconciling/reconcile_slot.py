@@ -134,12 +134,13 @@ class Reconciliations(Invocations[Reasons]):
         log: Log,
     ) -> None:
         super().__init__(slot, queue, loop=loop, clock=clock, log=log)
-        self._reconciled = slot
+        self._reconcile_slot = slot
+        self._bucket = BucketRateLimiter(clock=clock)  # 10 a second, burst 100, as in client-go
         self.no_keys = 0  # values of mappings that are no keys
 
     def _make(self, item: QueueItem[Reasons], binding: CallBinding) -> Reconciliation:
         retry: Retry | None = item.retry_state
-        own, left = _of_reconciler(binding), self._reconciled.leftovers
+        own, left = _of_reconciler(binding), self._reconcile_slot.leftovers
         obj = unread = snapshots = None
         in_scope, undecided = True, False
         try:
@@ -180,18 +181,21 @@ class Reconciliations(Invocations[Reasons]):
             invocation.implementations = ()
         elif obj is not None and own.finalizer is not None and not binding.target.disabled:
             try:
-                self._reconciled.finalizers.decide(invocation, own.finalizer, obj, in_scope=in_scope)
+                self._reconcile_slot.finalizers.decide(invocation, own.finalizer, obj, in_scope=in_scope)
             except DeclctlError as fault:  # the object can't be decoded
                 invocation.can_not_read(fault)
         return invocation
 
     def delay(self, binding: CallBinding, attempt: int) -> float:
-        """The seconds to wait after failed attempt number `attempt`."""
-        return self._delay(binding, attempt)
+        """The seconds to wait after failed attempt number `attempt`.
+
+        Up to a tenth shorter than of a change: keys that failed together do not all come back together.
+        """
+        return super()._delay(binding, attempt) * (1 - _JITTER * self._clock.random())
 
     def _delay(self, binding: CallBinding, attempt: int) -> float:
-        """As of any item, up to a tenth shorter: keys that failed together do not all come back together."""
-        return super()._delay(binding, attempt) * (1 - _JITTER * self._clock.random())
+        """As above, and longer if too many keys of the handler fail: they share a token bucket."""
+        return max(self.delay(binding, attempt), self._bucket.when(None))
 
     def _is_terminal(self, failures: Sequence[BaseException]) -> bool:
         """Whether the reconciler has raised Terminal: then no attempt follows."""
@@ -208,7 +212,7 @@ class Reconciliations(Invocations[Reasons]):
 
         The next attempt is in `delay` seconds; None: the change is given up.
         """
-        binding = self._reconciled.binding
+        binding = self._reconcile_slot.binding
         place = f"{waiting.sources[0].resource} {waiting.key}"
         waiting.fault = f"{place}: {fault}"
         if waiting.first_failed is None:
@@ -223,7 +227,7 @@ class Reconciliations(Invocations[Reasons]):
 
     def found_no_keys(self, source: KeySource, notification: Notification, mapped: Mapped) -> None:
         """Count and log values of a mapping that are no keys: the first of a source, the 10th, and so on."""
-        found, generation = mapped.no_keys, self._reconciled.binding.generation
+        found, generation = mapped.no_keys, self._reconcile_slot.binding.generation
         self.no_keys += len(found)
         times = self._failures.count((generation, "no keys", source.resource, source.way))
         if not is_round(times):
@@ -271,9 +275,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self.leftovers: LeftoverCache | None = None  # objects that have left the scope with the finalizer
         wake = lambda: self.wake()  # noqa: E731, PLW0108 - the base class sets it later
         self.unseen = UnseenWrites(binding.plan.name, clock=clock, report=self._report_lag, wake=wake)
-        # All failed keys together share a token bucket (10 a second, burst 100), as in client-go.
-        limiter = BucketRateLimiter(clock=clock).when
-        self._keys = ReconcileQueue[str](clock=clock, epochs=epochs, gate=self.unseen, limiter=limiter)
+        self._keys = ReconcileQueue[str](clock=clock, epochs=epochs, gate=self.unseen)
         self._log = log
         # Keys of the first sync that are not reconciled yet; None when the reconciler has synced.
         self._initial: set[str] | None = set()
@@ -388,7 +390,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
                 self._keys.add(notification.key, reasons, _priority(notification))
         except DeclctlError as fault:  # the object can't be decoded: its next change is looked at
             failed = WaitingChange(managed, notification.key, (notification,), (self._own,))
-            self._mapper.mapping_failed(failed, fault, None)
+            self._reconciliations.mapping_failed(failed, fault, None)
 
     def _add(self, source: KeySource, notification: Notification, version: Version | None) -> Mapped:
         """Queue the keys to which a change leads, and return them with what has failed."""
@@ -409,7 +411,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
             counts.keys += len(mapped.keys)
             counts.no_keys += len(mapped.no_keys)
         if mapped.no_keys:
-            self._mapper.found_no_keys(source, notification, mapped)
+            self._reconciliations.found_no_keys(source, notification, mapped)
         return mapped
 
     def _let_wait(
@@ -449,12 +451,12 @@ class ReconcileSlot(HandlerSlot[Reasons]):
             waiting.attempts += 1
             most = binding.plan.most_attempts
             if most is None or waiting.attempts < most:
-                delay = self._mapper.delay(binding, waiting.attempts)
-            self._mapper.mapping_failed(waiting, fault, delay)
+                delay = self._reconciliations.delay(binding, waiting.attempts)
+            self._reconciliations.mapping_failed(waiting, fault, delay)
         elif found:
             # It is no attempt. The sync of a cache ends this wait before: then the kind is known.
             waiting.fault, delay = "", LONGEST_WAIT_FOR_SYNC
-            self._mapper.mapping_waits(binding, waiting.key, found[0])
+            self._reconciliations.mapping_waits(binding, waiting.key, found[0])
         if delay is None:
             self._unmapped.end(waiting)
         else:
@@ -463,7 +465,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
     def _give_up(self, waiting: WaitingChange) -> None:
         """Drop a change, as too many objects that are gone wait."""
         fault = HandlerFailed(f"more than {MOST_GONE:,} deleted objects wait for a filter or a mapping")
-        self._mapper.mapping_failed(waiting, fault, None)
+        self._reconciliations.mapping_failed(waiting, fault, None)
         self._unmapped.end(waiting)
 
     @property
@@ -544,7 +546,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
             found,
             queued=found.queued + len(self._unmapped),
             unmapped=len(self._unmapped),
-            no_keys=self._mapper.no_keys,
+            no_keys=self._reconciliations.no_keys,
             watches=tuple(copy(self._led.get(each) or WatchStatistics(*each)) for each in watches),
             cache_waits=self.unseen.held_back,
             cache_lags=self.unseen.lagging,
@@ -566,8 +568,8 @@ class ReconcileSlot(HandlerSlot[Reasons]):
                 registration.retime(period)
 
     def _make_invocations(self, clock: Clock, log: Log) -> Invocations[Reasons]:
-        self._mapper = Reconciliations(self, self._keys, loop=self._loop, clock=clock, log=log)
-        return self._mapper
+        self._reconciliations = Reconciliations(self, self._keys, loop=self._loop, clock=clock, log=log)
+        return self._reconciliations
 
     def _listen(self, managed: ManagedInformer, binding: HandlerBinding, *, initial: bool) -> Registration:
         period = binding.plan.resync_period if managed in binding.own_informers else 0.0

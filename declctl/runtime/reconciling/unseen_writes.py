@@ -55,15 +55,17 @@ class UnseenWrite:
     def is_seen(self) -> bool:
         """Whether the cache has the write, or a newer state. From any thread."""
         cache = self.cache
-        # Reads of an unsynced cache raise NotSynced. Its list will be newer than the write, as that of a
-        # namespace which a selector has just matched.
+        # Reads of an unsynced cache raise NotSynced, so that no key need wait for it: it might never sync.
+        # Its first list is newer than the write, unless the server was answering it already.
         if cache.is_stopped or not cache.has_synced:
             return True
         if (version := cache.version_in(namespace_of(self.key))) is None:
             return True
         stored = cache.indexer.get_by_key(self.key)
-        # By uid: another object may have the name by now.
-        if not self.selected if stored is None else self.deletes and stored.uid != self.uid:
+        if stored is None:
+            if not self.selected:
+                return True
+        elif self.deletes and stored.uid != self.uid:  # another object has the name by now
             return True
         # The store has all events up to its version; a bookmark moves it, too.
         versions = version, "" if stored is None else stored.resource_version
@@ -168,7 +170,7 @@ class UnseenWrites:
 
     def judge(self, item: QueueItem[Reasons]) -> Admission:
         """What becomes of a key whose turn has come. A key that is held is so until `take_released`."""
-        # A retry and a Requeue have no versions: their keys are called in any case.
+        # A retry and a Requeue have no versions: they are held as others, and never skipped.
         key, versions = item.key, item.value.versions
         if versions and self.loops.is_own(self._handler, key, versions):
             self.own_writes += 1
@@ -246,7 +248,7 @@ class UnseenWrites:
         """Whether a key of `_held` waits for nothing any longer."""
         return bool(self._await_time) and self._await_time[0][0] <= now
 
-    def _applied(self, cache: SharedIndexInformer, keys: Sequence[str] | None, _: str | None) -> None:
+    def _applied(self, cache: SharedIndexInformer, keys: Sequence[str] | None) -> None:
         """End the writes that a cache has now (`OnApplied`). On the machinery loop."""
         with self._lock:
             if (awaited := self._awaited.get(cache)) is None:

@@ -191,16 +191,16 @@ async def test_who_waits_for_a_cache_is_called_when_it_has_advanced():
         i.source.add(pod("b"))
         await i.rest()
         version = i.source.resource_version
-        assert calls == [(["demo/b"], None, version, False)]
+        assert calls == [(["demo/b"], version, False)]
         i.source.advance()
         i.source.bookmark()
         await i.rest()
-        assert calls[1:] == [(None, None, i.source.resource_version, False)]
+        assert calls[1:] == [(None, i.source.resource_version, False)]
         i.informer.request_relist()
         await i.rest()
         relisted = len(calls)
         assert relisted > 2
-    assert calls[relisted:] == [(None, None, i.source.resource_version, True)]
+    assert calls[relisted:] == [(None, i.source.resource_version, True)]
 
 
 @QUEUES

@@ -46,10 +46,10 @@ class State:
     def unobserve(self, call: Any) -> None:
         self.observers.remove(call)
 
-    def tell(self, *keys: str, namespace: str | None = None) -> None:
+    def tell(self, *keys: str) -> None:
         """The cache has applied changes of these keys, or a bookmark or a list."""
         for call in tuple(self.observers):
-            call(list(keys) or None, namespace)
+            call(list(keys) or None)
 
 
 class Cache:
@@ -211,7 +211,7 @@ def test_of_namespaces_by_label_only_the_one_of_the_object_is_waited_for(keys, t
     cache.informer.tell("quiet/map")
     assert keys.take() is None
     cache.informer.selected = then
-    cache.informer.tell(namespace="a")
+    cache.informer.tell()
     assert keys.take() == "a/web"
 
 

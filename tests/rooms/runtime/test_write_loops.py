@@ -273,18 +273,38 @@ def test_a_key_is_not_taken_because_of_its_own_write(scene, gate, queue) -> None
     assert taken(queue) == "a/web"
 
 
-def test_a_retry_and_a_requeue_are_not_lost_with_an_own_write(scene, queue) -> None:
-    """A failed call has written before it failed: it is tried again all the same."""
+def test_a_retry_and_a_requeue_come_at_their_time_whatever_the_key_has_written(scene, queue) -> None:
+    """A failed call has written before it failed: that neither ends its back-off nor replaces its retry."""
     own = scene.write()
     queue.add("a/web", changed())
-    queue.retry(queue.take(), 5.0)
-    queue.add("a/web", changed(own))
     item = queue.take()
+    queue.add("a/web", changed(own))
+    queue.retry(item, 5.0)
+    assert queue.take() is None
+    queue.add("a/web", changed(own))
+    assert queue.take() is None
+    scene.clock.set(6)
+    item = queue.take()
+    assert (item.attempts, item.value.versions) == (1, None)
     queue.requeue(item, 5.0, Cause("Requeue", "pods", "a/web", "Requested"))
     queue.done(item)
-    scene.clock.set(6)
+    scene.clock.set(12)
     queue.add("a/web", changed(own))
     assert taken(queue) == "a/web"
+
+
+def test_a_loop_is_seen_also_while_its_calls_fail(scene, queue) -> None:
+    """The call was led to by what has ended the back-off, not by the failure."""
+    version = scene.write("other")
+    for _ in range(MOST_IN_A_MINUTE + 3):
+        queue.add("a/web", changed(version))
+        if (item := queue.take()) is None:
+            break  # held back
+        scene.version += 1
+        scene.write_again(based_on=str(scene.version - 1))
+        queue.retry(item, 60.0)
+        version = scene.write("other", reasons=[("u", str(scene.version))])
+    assert scene.loops.delay("web", "a/web") > 0
 
 
 def test_a_key_that_loops_waits_for_its_delay_and_others_do_not(scene, queue) -> None:

@@ -122,11 +122,15 @@ def test_a_closed_queue_counts_what_it_drops(keys):
     keys.requeue(done, 60.0, CHANGED)
     keys.done(done)
     keys.retry(keys.take(), 60.0)
+    keys.add("a/one", CHANGED, Priority.LIVE)  # it waits, and backs off no longer
+    figures = keys.statistics()
+    assert (figures.waiting, figures.backing_off, len(keys.snapshot(9)[1])) == (3, 0, 4)
     keys.debounce = 60.0
     keys.add("a/four", CHANGED, Priority.LIVE)
-    assert keys.clear() == 4
+    assert keys.clear() == 5
     assert (keys.take(), keys.idle) == (None, True)
-    assert keys.statistics().dropped == 4
+    figures = keys.statistics()
+    assert (figures.dropped, figures.added, figures.taken) == (5, 6, 1)
 
 
 def test_with_a_debounce_a_key_rests_until_nothing_leads_to_it(keys, clock):
