@@ -58,20 +58,6 @@ def test_synchronous_and_asynchronous_hooks_of_one_handler_hear_in_turn(bench) -
     assert {row[2] for row in heard if row[0] == "second"} == {"test-handlers"}
 
 
-def test_what_waits_behind_a_running_change_of_its_object_is_queued(bench, added) -> None:
-    """`queued`, the queue depth, counts it, and so does a retry; what nobody will hear of is dropped."""
-    slot = bench.slot(fails, adds="a", retry=EVERY_SECOND, on_failure=OnFailure.RETRY)
-    item = slot.queue.take()
-    assert (slot.statistics().queued, slot.statistics().running) == (0, 1)
-    slot.add_all([added("a", M), added("a", D)])
-    assert (slot.statistics().queued, slot.statistics().running) == (2, 1)
-    slot.work(item)
-    assert (slot.statistics().queued, slot.statistics().running) == (3, 0)
-    slot.queue.clear()
-    figures = slot.statistics()
-    assert (figures.queued, figures.merged, figures.dropped) == (0, 0, 3)
-
-
 def official(reason: str, name: str = "a", kind: str = "pods") -> Exception:
     """The exception of an official client for a refusal; none of its classes are imported here."""
     details = {"name": name, "kind": kind}
