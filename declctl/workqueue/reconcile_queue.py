@@ -370,7 +370,9 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         if self._gate is not None:
             self._gate.begins(item)  # before it has the reasons of a failed call: these lead to no loop
         if (delayed := self._delayed.get(item.key)) is not None and delayed.state is _BACKING_OFF:
-            _carry(delayed, item)
+            _carry(delayed, item)  # which was taken before
+            self._taken -= 1
+            self._merged += 1
         self._undelay(item.key)
         self._waited.add(now - item.added_at)
         item.added_at = now
