@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -148,6 +149,23 @@ def test_a_worker_that_can_not_be_replaced_goes_on_when_its_call_returns(bench, 
     assert slot.statistics().zombies == 0
 
 
+def test_a_fault_after_a_change_was_returned_does_not_return_it_again(bench, clock, log) -> None:
+    """Another worker may have it by then: its call goes on, and the failing key stays known."""
+
+    def another_has_it() -> None:
+        clock.set(600.0)
+        assert slot.queue.take()
+        raise RuntimeError("Event loop is closed")
+
+    slot = bench.slot(fails, adds="a")
+    slot.wake = another_has_it
+    assert slot.work(slot.queue.take()) is True
+    assert log.find("internal fault of declctl: RuntimeError: Event loop is closed; the call is made again")
+    figures = slot.statistics()
+    assert (figures.running, figures.queued, figures.retried) == (1, 0, 1)
+    assert "internal" not in str(figures.last_error)
+
+
 def test_a_call_that_ends_while_it_is_given_up_is_no_fault(bench) -> None:
     """The end of the drain cancels a call that has returned by then."""
     faults: list[Any] = []
@@ -192,6 +210,7 @@ async def _stubborn(hanging: Hanging) -> None:
     ("worker", "words"),
     [
         ("a thread", "it ran longer than"),
+        ("a thread of an isolated handler", "it ran longer than"),
         ("a task with a def", "it ran longer than"),
         ("a task with an async def", "it goes on, though it was cancelled at"),
     ],
@@ -202,20 +221,22 @@ def test_a_call_that_runs_too_long_has_failed_and_its_key_is_held(
     """`timeout`: it counts once, at that moment, for the probation too; it is a zombie until it returns.
 
     Another worker takes the place of its own. A `def` that was queued before an edit is worked by a task; an
-    `async def` may swallow its cancellation.
+    `async def` may swallow its cancellation. The filter of an isolated handler may hang in this process.
     """
     monkeypatch.setattr(calls_under_way, "CANCEL_SECONDS", 0.02)
+    monkeypatch.setattr(calls_under_way, "CHILD_SECONDS", 0.02)
     replaced = threading.Event()
 
     async def stubborn() -> None:
         await _stubborn(hanging)
 
     hook = stubborn if worker.endswith("async def") else hanging.hook
-    slot = bench.slot(hook, adds="a", timeout=0.02, retry=ONCE)
-    slot.add_all([added("a", ChangeType.MODIFIED)])
+    binding = bench.binding(hook, timeout=0.02, retry=ONCE)
+    slot = bench.bound(replace(binding, isolation=Mock() if "isolated" in worker else None))
+    slot.add_all([added("a"), added("a", ChangeType.MODIFIED)])
     slot.replace_worker = replaced.set
     tally = slot.binding.tally
-    call = bench.begin(asynchronous=worker != "a thread")
+    call = bench.begin(asynchronous=not worker.startswith("a thread"))
     assert replaced.wait(SOON)
     assert (slot.statistics().zombies, slot.queue.take()) == (1, None)
     assert (tally.calls, tally.failed) == (1, 1)
@@ -244,8 +265,12 @@ def test_who_is_stuck_is_replaced_among_those_it_belongs_to(bench, hanging) -> N
     call.result(SOON)
 
 
-def test_an_asynchronous_call_that_runs_too_long_is_cancelled(bench, log) -> None:
-    """`timeout` on an `async def` hook: it is cancelled, and counts as failed; the log has the line."""
+@pytest.mark.parametrize("has_def", [False, True])
+def test_an_asynchronous_call_that_runs_too_long_is_cancelled(bench, log, has_def) -> None:
+    """`timeout` on an `async def` hook: it is cancelled, and counts as failed; the log has the line.
+
+    Its worker goes on, also if it is a thread, as the handler has a `def` hook, too.
+    """
     ended = []
 
     async def hangs(change) -> None:
@@ -254,25 +279,31 @@ def test_an_asynchronous_call_that_runs_too_long_is_cancelled(bench, log) -> Non
         finally:
             ended.append("cancelled")
 
-    slot = bench.slot(hangs, adds="a", timeout=0.02, retry=ONCE)
-    assert bench.begin(asynchronous=True).result(SOON) is True
+    slot = bench.slot(hangs, *[works] * has_def, adds="a", timeout=0.02, retry=ONCE)
+    assert bench.begin(asynchronous=not has_def).result(SOON) is True
     assert ended == ["cancelled"]
     figures = slot.statistics()
     assert (figures.failed, figures.zombies, figures.timeouts) == (1, 0, 1)
     assert figures.last_error == "default/a: TimeoutError: it ran longer than its timeout of 0.02 s"
     assert figures.last_error_type == "TimeoutError"
     trace = log.find("ran longer than its timeout").fields["traceback"]
-    assert "await asyncio.Event().wait()" in trace
+    assert has_def or "await asyncio.Event().wait()" in trace
     assert invocations.__file__ not in trace
 
 
-def test_a_call_that_a_drain_gave_up_and_that_succeeds_is_done(bench, hanging) -> None:
-    """A slow call outlives the drain of a reload and succeeds: it isn't made again, even with a `timeout`."""
-    slot = bench.slot(hanging.hook, adds="a", timeout=60.0)
+@pytest.mark.parametrize("isolation", [None, Mock()])
+def test_a_call_that_a_drain_gave_up_and_that_succeeds_is_done(bench, added, hanging, isolation) -> None:
+    """A slow call outlives the drain of a reload and succeeds: it isn't made again, even with a `timeout`.
+
+    So does a filter of an isolated handler, which doesn't end with the processes.
+    """
+    slot = bench.bound(replace(bench.binding(hanging.hook, timeout=60.0), isolation=isolation))
+    slot.add_all([added("a")])
     call = bench.begin()
     assert hanging.began.wait(SOON)
     ended = rebind(slot, bench.binding(lambda: None, generation=2))
     assert slot.abandon(ended) == 1
+    until("it is not waited for any longer", lambda: slot.statistics().zombies)
     assert (slot.outstanding(ended), slot.statistics().zombies) == (1, 1)
     hanging.gate.set()
     call.result(SOON)

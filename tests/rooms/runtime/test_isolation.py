@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -14,8 +14,8 @@ from unittest.mock import Mock
 import pytest
 import structlog
 
-from declctl.errors import Conflict, InvalidWrite, NotSynced
-from declctl.hooks.calls import describe_with_place, readable_traceback
+from declctl.errors import Conflict, InvalidWrite, NotSynced, ReloadRefused
+from declctl.hooks.calls import Implementation, ReconcileTarget, describe_with_place, readable_traceback
 from declctl.manifest.model import IsolationMode, IsolationSpec
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import ObjectKey, ObjectView, Record, Request
@@ -25,6 +25,8 @@ from declctl.runtime.checking.fork_server import STATUS
 from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, Memo
 from declctl.runtime.handling.failures import cause_of
 from declctl.runtime.handling.invocation import CallTimedOut
+from declctl.runtime.isolation.child import Child
+from declctl.runtime.isolation.child_context import ParentLog
 from declctl.runtime.isolation.child_process import ChildProcess, ProcessLost
 from declctl.runtime.isolation.children import HandlerChildren, ProcessRegistry, Template
 from declctl.runtime.isolation.parent_channel import CallChannel, ParentChannel
@@ -54,13 +56,13 @@ _RECORD = Record(
 
 
 class MadeUpTemplate:
-    """Forks threads, each of which behaves as a child, and has an exit status."""
+    """Forks threads, each of which behaves as a child, or is one, and has an exit status."""
 
-    def __init__(self, behave: Behaviour) -> None:
+    def __init__(self, behave: Behaviour | ReconcileTarget) -> None:
         self._behave = behave
         self.forks: list[float] = []  # when
 
-    def fork(self, _until: float | None) -> ChildProcess:
+    def fork(self, _until: float | None, _stop: Future[str]) -> ChildProcess:
         """A child."""
         self.forks.append(time.monotonic())
         (talk, their_talk), (fate, their_fate) = socket.socketpair(), socket.socketpair()
@@ -69,7 +71,10 @@ class MadeUpTemplate:
         def run() -> None:
             channel, status, number = ParentChannel(their_talk), 0, 0
             try:
-                channel.next()
+                begin = channel.next()
+                if isinstance(self._behave, ReconcileTarget):
+                    assert isinstance(begin, Begin)
+                    Child(channel, begin, self._behave, {}).run()
                 channel.send(Ready(os.getpid()))
                 while isinstance(call := channel.next(), Call):
                     channel.open(call.number)
@@ -107,7 +112,7 @@ _open: list[HandlerChildren] = []
 
 
 def _made(
-    behave: Behaviour, template: Any = None, *, timeout: float | None = None, **limits: int
+    behave: Behaviour | ReconcileTarget, template: Any = None, *, timeout: float | None = None, **limits: int
 ) -> HandlerChildren:
     plan = HandlerPlan(
         path=(),
@@ -159,40 +164,69 @@ def test_the_timeout_holds_while_the_code_is_imported_again(monkeypatch: pytest.
     answers = [Loaded([], {"score": ["a"]}, 0), None, Loaded([], {"score": ["b"]}, 0)]
     made: list[Any] = []
 
+    def ends() -> None:
+        with suppress(TimeoutError, ReloadRefused):
+            template.start(0.0)  # another call; nothing is left of what has failed when a new one begins
+
     def imports(*_: object, output: int | None) -> Any:
         control, theirs = socket.socketpair()
         if (answer := answers.pop(0)) is not None:
             theirs.sendall(encoded(answer))
         fork = Mock(side_effect=ConnectionError(output))  # it has ended
-        made.append(Mock(control=control, fork=fork, kill=theirs.close, close=theirs.close, pid=0))
+        made.append(Mock(control=control, fork=fork, kill=theirs.close, close=ends, pid=0))
         return made[-1]
 
     monkeypatch.setattr("declctl.runtime.isolation.children.ForkServerProcess", imports)
     declared: Any = "what is imported"
     template = Template(declared, {"score": ["a"]}, limit=60.0, log=structlog.get_logger())
-    template.start()
+    with monkeypatch.context() as patched:
+        patched.setattr("threading.Thread.start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(ProcessLost, match="can't start new thread"):
+            template.fork(None, Future())
+    stale = template.start()
     children = _made(_returns, template, timeout=0.2)
     for _ in range(2):
         with pytest.raises(CallTimedOut, match="no process was ready"):
             _call(children)
     assert len(made) == 2
+    stopped = _made(_returns, template)
+    with ThreadPoolExecutor(1) as thread:
+        called = thread.submit(_call, stopped)
+        until("it has ended", lambda: (stopped.stop_calls("the drain is over"), called.done())[1])
+    assert "the drain is over" in str(called.exception())
     made[1].kill()
 
     def refused() -> str:
         with pytest.raises(ProcessLost) as lost:
-            template.fork(None)
+            template.fork(None, Future())
         return str(lost.value)
 
     until("it was killed, and is replaced", lambda: "score: its code has other hooks" in refused())
+    answers.append(Loaded([], {"score": ["a"]}, 0))
+    number = len(made)
+    stale.fork.side_effect = OSError("it is closed")
+    fresh = template.start()
+    assert (len(made), made[-1]) == (number + 1, fresh)
+    monkeypatch.setattr(template, "start", Mock(side_effect=[stale, fresh, fresh]))
+    assert "ends at once" in refused(), "another call has found the end of the first one, and closed it"
     template.close()
 
 
 @pytest.mark.parametrize(
     ("sends", "words"),
-    [(None, "closed its connection"), (5, "what is no message of declctl"), (Ready(1), "out of turn")],
+    [
+        (None, "closed its connection"),
+        (5, "what is no message of declctl"),
+        (Ready(1), "out of turn"),
+        ("late", "it was not ready within -1 s"),
+    ],
 )
-def test_what_has_ended_a_child_is_the_failure_of_its_call(sends: Any, words: str) -> None:
-    """A closed connection, bytes that are no message, one out of turn: each is named."""
+def test_what_has_ended_a_child_is_the_failure_of_its_call(
+    sends: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A closed connection, bytes that are no message, one out of turn or late: each is named."""
+    if sends == "late":
+        monkeypatch.setattr("declctl.runtime.isolation.child_process._READY_SECONDS", -1.0)
 
     def ends(channel: ParentChannel, _number: int) -> None:
         if sends is None:
@@ -261,6 +295,8 @@ def test_calls_that_have_to_end_do_so_also_while_they_wait_for_a_child(
         until("it waits, or runs", lambda: waits or children.statistics().processes)
         until("it has ended", lambda: (children.stop_calls("the drain is over"), called.done())[1])
     assert "the drain is over" in str(called.exception())
+    with pytest.raises(ProcessLost, match="the drain is over"):
+        _call(children)  # the next hook of the same change
 
 
 def test_questions_are_answered_in_the_call_and_refused_after_it() -> None:
@@ -281,7 +317,7 @@ def test_questions_are_answered_in_the_call_and_refused_after_it() -> None:
         )
         channel.close()
         asked.append(ask("memo"))
-        channel.send(Raised(failure_of(ValueError("no")), {"seen": 2}))
+        channel.send(Raised(failure_of(ValueError("no")), '{"seen": 2}'))
 
     memo = Memo()
     memo["seen"] = memo["gone"] = 1
@@ -289,12 +325,45 @@ def test_questions_are_answered_in_the_call_and_refused_after_it() -> None:
     with pytest.raises(ValueError, match="no"):  # a failure of the call, and not of the child
         _call(children, memo)
     assert (len(children.statistics().processes), children.statistics().ends) == (1, {})
-    assert asked[0] == {"seen": 1, "gone": 1}
+    assert asked[0] == '{"seen": 1, "gone": 1}'
     assert "there is no question 'nothing'" in str(asked[1])
     assert "argument" in str(asked[2])
     assert "no resource is named 'no'" in str(asked[3])
     assert "ctx is valid for the length of its call" in str(asked[4])
     assert dict(memo) == {"seen": 2}
+
+
+def test_what_a_child_can_not_send_is_shown_or_is_the_failure_of_its_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Large numbers and surrogates, in memo, log line and exception, and what no memo may hold."""
+    monkeypatch.setattr("declctl.runtime.isolation.child._send_logs", lambda each: ParentLog(each, "odd"))
+    monkeypatch.setattr("declctl.runtime.isolation.protocol.MOST_BYTES", 100_000)
+
+    def reconcile(ctx: Any) -> None:
+        ctx.memo.setdefault("numbers", [])
+        numbers = ctx.memo["numbers"]
+        if not numbers:
+            ctx._environment.log.tell("warning", "odd \udcff", {"\udcff": [2**70]})
+            numbers.extend([2**70, "\udcff"])
+            error = ArithmeticError("\udcff")
+            error.number = 2**70  # type: ignore[attr-defined]
+            raise error
+        numbers.append(object() if len(numbers) == 2 else "")
+        ctx.memo["large"] = "x" * 200_000
+
+    hook = Implementation("declctl_reconcile", "p", reconcile, ("ctx",), is_async=False)
+    children, memo = _made(ReconcileTarget((hook,))), Memo()
+    with pytest.raises(ArithmeticError, match=r"^\\udcff$"):
+        _call(children, memo)
+    assert memo["numbers"] == [2**70, "\udcff"]
+    assert "odd \\udcff" in caplog.text
+    with pytest.raises(TypeError, match=r"ctx\.memo\['numbers'\] can't hold a list"):
+        _call(children, memo)
+    memo["numbers"] = [1, 2, 3]
+    with pytest.raises(ValueError, match="too much for one message"):
+        _call(children, memo)
+    assert (len(children.statistics().processes), children.statistics().ends) == (1, {})
 
 
 class _Broken(Exception):
@@ -363,6 +432,25 @@ def test_what_outlives_its_call_asks_nothing_of_the_next_one() -> None:
     for _ in range(2):
         _call(children)
     assert len(refused) == 1
+
+
+def test_a_child_that_floods_is_not_read_for_its_stack_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is to be ended: what it sends instead of its stack is neither awaited nor kept."""
+    monkeypatch.setattr("signal.pidfd_send_signal", lambda *_: None)
+    (talk, theirs), (fate, _theirs) = socket.socketpair(), socket.socketpair()
+
+    def flood() -> None:
+        with suppress(OSError):
+            while True:
+                theirs.sendall(bytes(1 << 16))
+
+    child = ChildProcess(talk, fate, parent=0)
+    child._process = os.dup(0)
+    threading.Thread(target=flood, daemon=True).start()
+    child.ask_stack()
+    assert len(child._messages.buffer) <= 1 << 21
+    child.kill("done")
+    child.close()
 
 
 def test_a_child_and_its_parent_do_not_wait_for_each_other() -> None:
