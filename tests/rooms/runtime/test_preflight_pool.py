@@ -18,7 +18,7 @@ from declctl.runtime.checking import preflight_pool
 from declctl.runtime.checking.check import import_in_child, read_files
 from declctl.runtime.checking.fork_server import STATUS
 from declctl.runtime.checking.inputs import InputFiles
-from declctl.runtime.checking.preflight_pool import Ending, PreflightPool, PreflightProcess
+from declctl.runtime.checking.preflight_pool import Ending, ForkServerProcess, PreflightPool, PreflightProcess
 from declctl.testing import until
 from tests.children import child_processes
 
@@ -252,6 +252,21 @@ def test_no_child_is_asked_where_the_manifest_opts_out(children, bundle) -> None
     checked = _checked(bundle, "import os\nos._exit(1)\n", "preflight: 'Off'")
     assert _import(children, checked).diagnostics == ()
     assert child_processes() == before
+
+
+def test_what_an_import_has_started_ends_with_the_process_that_imports(tmp_path, monkeypatch) -> None:
+    """Also if that is killed amid the import."""
+    mark = tmp_path / "pid"
+    code = "import pathlib, subprocess, time\npid = subprocess.Popen(['sleep', '1000']).pid\n"
+    (tmp_path / "starts.py").write_text(
+        f"{code}pathlib.Path({str(mark)!r}).write_text(f'{{pid}}.')\ntime.sleep(9)"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    process = ForkServerProcess("starts", output=None)
+    until("it has started another one", lambda: mark.exists() and mark.read_text().endswith("."))
+    process.kill()
+    process.close()
+    until("that has ended, too", lambda: _is_gone(int(mark.read_text()[:-1])))
 
 
 async def test_an_import_that_is_given_up_ends_with_all_it_has_started(children, bundle, tmp_path) -> None:
