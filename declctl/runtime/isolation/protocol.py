@@ -84,7 +84,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=2)
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=3):
-    """A question of `ctx`, by its name in `parent_context`, with its arguments.
+    """A question of `ctx`, by its name in `parent/answers.py`, with its arguments.
 
     `call` is the number of its call in the child: a question that comes too late is none of the next call.
     """

@@ -25,11 +25,11 @@ from declctl.runtime.checking.fork_server import STATUS
 from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, Memo
 from declctl.runtime.handling.failures import cause_of
 from declctl.runtime.handling.invocation import CallTimedOut
-from declctl.runtime.isolation.child import Child
-from declctl.runtime.isolation.child_context import ParentLog
-from declctl.runtime.isolation.child_process import ChildProcess, ProcessLost
-from declctl.runtime.isolation.children import HandlerChildren, ProcessRegistry, Template
-from declctl.runtime.isolation.parent_channel import CallChannel, ParentChannel
+from declctl.runtime.isolation.child.calls import Child
+from declctl.runtime.isolation.child.channel import CallChannel, ParentChannel
+from declctl.runtime.isolation.child.context import ParentLog
+from declctl.runtime.isolation.parent.child_process import ChildProcess, ProcessLost
+from declctl.runtime.isolation.parent.children import HandlerChildren, ProcessRegistry, Template
 from declctl.runtime.isolation.protocol import (
     Answer,
     Ask,
@@ -176,7 +176,7 @@ def test_the_timeout_holds_while_the_code_is_imported_again(monkeypatch: pytest.
         made.append(Mock(control=control, fork=fork, kill=theirs.close, close=ends, pid=0))
         return made[-1]
 
-    monkeypatch.setattr("declctl.runtime.isolation.children.ForkServerProcess", imports)
+    monkeypatch.setattr("declctl.runtime.isolation.parent.children.ForkServerProcess", imports)
     declared: Any = "what is imported"
     template = Template(declared, {"score": ["a"]}, limit=60.0, log=structlog.get_logger())
     with monkeypatch.context() as patched:
@@ -226,7 +226,7 @@ def test_what_has_ended_a_child_is_the_failure_of_its_call(
 ) -> None:
     """A closed connection, bytes that are no message, one out of turn or late: each is named."""
     if sends == "late":
-        monkeypatch.setattr("declctl.runtime.isolation.child_process._READY_SECONDS", -1.0)
+        monkeypatch.setattr("declctl.runtime.isolation.parent.child_process._READY_SECONDS", -1.0)
 
     def ends(channel: ParentChannel, _number: int) -> None:
         if sends is None:
@@ -280,7 +280,7 @@ def test_calls_that_have_to_end_do_so_also_while_they_wait_for_a_child(
     waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of a drain reaches the call under way, and the one that waits after a crash."""
-    monkeypatch.setattr("declctl.runtime.isolation.children.FIRST_DELAY", 60.0)
+    monkeypatch.setattr("declctl.runtime.isolation.parent.children.FIRST_DELAY", 60.0)
 
     def crashes_or_hangs(_channel: ParentChannel, _number: int) -> None:
         if waits:
@@ -337,7 +337,9 @@ def test_what_a_child_can_not_send_is_shown_or_is_the_failure_of_its_call(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Large numbers and surrogates, in memo, log line and exception, and what no memo may hold."""
-    monkeypatch.setattr("declctl.runtime.isolation.child._send_logs", lambda each: ParentLog(each, "odd"))
+    monkeypatch.setattr(
+        "declctl.runtime.isolation.child.calls._send_logs", lambda each: ParentLog(each, "odd")
+    )
     monkeypatch.setattr("declctl.runtime.isolation.protocol.MOST_BYTES", 100_000)
 
     def reconcile(ctx: Any) -> None:

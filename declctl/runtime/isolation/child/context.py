@@ -18,7 +18,7 @@ from declctl.kit.clock import SystemClock
 from declctl.objects import LabelSelector, ObjectKey, ObjectView
 from declctl.objects.record import record_of
 from declctl.runtime.handling.context import Forgotten
-from declctl.runtime.isolation.parent_channel import AskedFuture, CallChannel, ParentChannel
+from declctl.runtime.isolation.child.channel import AskedFuture, CallChannel, ParentChannel
 from declctl.runtime.isolation.protocol import Tell, from_plain, shown, shown_text
 from declctl.writes import (
     AppliedSet,
@@ -194,7 +194,7 @@ class ClientsOfParent:
                 "ctx.sync_client"
             )
         if loop not in self._async:
-            from declctl.runtime.isolation.child_clients import async_client  # late: half a second
+            from declctl.runtime.isolation.child.clients import async_client  # late: half a second
 
             self._async[loop] = async_client(self._channel)
         return self._async[loop]
@@ -202,7 +202,7 @@ class ClientsOfParent:
     def synchronous(self) -> Any:
         """The synchronous ApiClient."""
         if self._sync is None:
-            from declctl.runtime.isolation.child_clients import sync_client  # late: half a second
+            from declctl.runtime.isolation.child.clients import sync_client  # late: half a second
 
             self._sync = sync_client(self._channel)
         return self._sync

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from multidict import CIMultiDict
 
-from declctl.runtime.isolation.parent_channel import AskedFuture, ParentChannel
+from declctl.runtime.isolation.child.channel import AskedFuture, ParentChannel
 
 _HOST = "http://parent"  # it is never asked: the parent replaces it
 _ENDLESS = ("watch", "follow")  # parameters of a request whose answer goes on

@@ -38,8 +38,8 @@ from declctl.runtime.checking.preflight_pool import ForkServerProcess, timeval
 from declctl.runtime.handling.binding import IsolationStatistics
 from declctl.runtime.handling.context import CallElsewhere, HandlerContext
 from declctl.runtime.handling.invocation import CallTimedOut, ran_longer_than
-from declctl.runtime.isolation.child_process import ChildProcess, ProcessLost
-from declctl.runtime.isolation.parent_context import CallOfChild
+from declctl.runtime.isolation.parent.answers import CallOfChild
+from declctl.runtime.isolation.parent.child_process import ChildProcess, ProcessLost
 from declctl.runtime.isolation.protocol import (
     CANCEL,
     LENGTH,

@@ -32,7 +32,8 @@ from declctl.runtime.handling.context import (
     Memo,
     Snapshots,
 )
-from declctl.runtime.isolation.child_context import (
+from declctl.runtime.isolation.child.channel import CallChannel, ParentChannel
+from declctl.runtime.isolation.child.context import (
     CacheOfParent,
     ClientsOfParent,
     ClusterOfParent,
@@ -40,7 +41,6 @@ from declctl.runtime.isolation.child_context import (
     ParentLog,
     snapshot_of_parent,
 )
-from declctl.runtime.isolation.parent_channel import CallChannel, ParentChannel
 from declctl.runtime.isolation.protocol import (
     Begin,
     Call,
