@@ -291,22 +291,35 @@ def test_an_asynchronous_call_that_runs_too_long_is_cancelled(bench, log, has_de
     assert invocations.__file__ not in trace
 
 
-@pytest.mark.parametrize("isolation", [None, Mock()])
-def test_a_call_that_a_drain_gave_up_and_that_succeeds_is_done(bench, added, hanging, isolation) -> None:
+@pytest.mark.parametrize("kind", ["def", "isolated", "async def"])
+def test_a_call_that_a_drain_gave_up_and_that_succeeds_is_done(
+    bench, added, hanging, monkeypatch, kind
+) -> None:
     """A slow call outlives the drain of a reload and succeeds: it isn't made again, even with a `timeout`.
 
-    So does a filter of an isolated handler, which doesn't end with the processes.
+    Until then it is a zombie: others are let in, and its key is held. So is a filter of an isolated handler,
+    which doesn't end with the processes, and an `async def` that swallows its cancellation.
     """
-    slot = bench.bound(replace(bench.binding(hanging.hook, timeout=60.0), isolation=isolation))
-    slot.add_all([added("a")])
-    call = bench.begin()
+    monkeypatch.setattr(calls_under_way, "CANCEL_SECONDS", 0.02)
+    replaced = threading.Event()
+
+    async def stubborn() -> None:
+        await _stubborn(hanging)
+
+    binding = bench.binding(stubborn if kind == "async def" else hanging.hook, timeout=60.0)
+    slot = bench.bound(replace(binding, isolation=Mock() if kind == "isolated" else None))
+    slot.add_all([added("a"), added("a", ChangeType.MODIFIED), added("b")])
+    slot.replace_worker = replaced.set
+    call = bench.begin(asynchronous=kind == "async def")
     assert hanging.began.wait(SOON)
+    assert slot.queue.take() is None
     ended = rebind(slot, bench.binding(lambda: None, generation=2))
     assert slot.abandon(ended) == 1
-    until("it is not waited for any longer", lambda: slot.statistics().zombies)
+    assert replaced.wait(SOON)
     assert (slot.outstanding(ended), slot.statistics().zombies) == (1, 1)
+    assert slot.queue.take().key == "default/b"
     hanging.gate.set()
-    call.result(SOON)
+    assert call.result(SOON) is False, "its worker was replaced and leaves"
     figures = slot.statistics()
     assert (figures.succeeded, figures.retried, figures.zombies, slot.outstanding(ended)) == (1, 0, 0, 0)
 
@@ -328,31 +341,6 @@ def test_an_asynchronous_call_that_is_given_up_before_it_waits_ends_at_its_first
     figures = slot.statistics()
     assert (figures.failed, figures.zombies, slot.outstanding(ended), figures.timeouts) == (1, 0, 0, 0)
     assert figures.last_error == "default/a: TimeoutError: it was cancelled at the drain timeout of a reload"
-
-
-def test_an_asynchronous_call_that_will_not_be_cancelled_is_a_zombie(
-    bench, added, hanging, monkeypatch
-) -> None:
-    """It swallows its cancellation at the end of a drain: others are let in, and its key is held."""
-    monkeypatch.setattr(calls_under_way, "CANCEL_SECONDS", 0.02)
-    replaced = threading.Event()
-
-    async def stubborn() -> None:
-        await _stubborn(hanging)
-
-    slot = bench.slot(stubborn, adds="a", retry=ONCE)
-    slot.add_all([added("a", ChangeType.MODIFIED), added("b")])
-    slot.replace_worker = replaced.set
-    call = bench.begin(asynchronous=True)
-    until("the call has begun", slot.running)
-    assert slot.queue.take() is None
-    assert slot.abandon(rebind(slot, bench.binding(stubborn, generation=2))) == 1
-    assert replaced.wait(SOON)
-    assert slot.statistics().zombies == 1
-    assert slot.queue.take().key == "default/b"
-    hanging.gate.set()
-    assert call.result(SOON) is False, "its worker was replaced and leaves"
-    assert slot.statistics().zombies == 0
 
 
 @pytest.mark.parametrize("given_up_by", ["its timeout", "a drain"])
