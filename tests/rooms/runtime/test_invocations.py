@@ -220,12 +220,13 @@ def test_a_call_that_runs_too_long_has_failed_and_its_key_is_held(
 ) -> None:
     """`timeout`: it counts once, at that moment, for the probation too; it is a zombie until it returns.
 
-    Another worker takes the place of its own. A `def` that was queued before an edit is worked by a task; an
+    Another worker takes the place of its own, in the pool that it belongs to: a newer pool is complete, and
+    may begin. A `def` that was queued before an edit is worked by a task; an
     `async def` may swallow its cancellation. The filter of an isolated handler may hang in this process.
     """
     monkeypatch.setattr(calls_under_way, "CANCEL_SECONDS", 0.02)
     monkeypatch.setattr(calls_under_way, "CHILD_SECONDS", 0.02)
-    replaced = threading.Event()
+    replaced, pending, others = threading.Event(), threading.Event(), []
 
     async def stubborn() -> None:
         await _stubborn(hanging)
@@ -233,11 +234,15 @@ def test_a_call_that_runs_too_long_has_failed_and_its_key_is_held(
     hook = stubborn if worker.endswith("async def") else hanging.hook
     binding = bench.binding(hook, timeout=0.02, retry=ONCE)
     slot = bench.bound(replace(binding, isolation=Mock() if "isolated" in worker else None))
-    slot.add_all([added("a"), added("a", ChangeType.MODIFIED)])
+    slot.add_all([added("a"), added("a", ChangeType.MODIFIED), added("b")])
     slot.replace_worker = replaced.set
     tally = slot.binding.tally
     call = bench.begin(asynchronous=not worker.startswith("a thread"))
-    assert replaced.wait(SOON)
+    until("the call has begun", slot.running)
+    slot.replace_worker, slot.wake = lambda: others.append(1), pending.set
+    assert pending.wait(SOON)
+    assert (replaced.is_set(), others) == (True, [])
+    assert slot.queue.take().key == "default/b"
     assert (slot.statistics().zombies, slot.queue.take()) == (1, None)
     assert (tally.calls, tally.failed) == (1, 1)
     assert tally.last_error == f"default/a: TimeoutError: {words} its timeout of 0.02 s"
@@ -247,22 +252,6 @@ def test_a_call_that_runs_too_long_has_failed_and_its_key_is_held(
     figures = slot.statistics()
     assert (figures.zombies, figures.failed, figures.queued, figures.timeouts) == (0, 1, 1, 1)
     assert (tally.calls, tally.failed, tally.longest) == (1, 1, 0.0)
-
-
-def test_who_is_stuck_is_replaced_among_those_it_belongs_to(bench, hanging) -> None:
-    """Other workers came while a call ran: they are complete, and may begin when it is given up."""
-    own, pending, others = threading.Event(), threading.Event(), []
-    slot = bench.slot(hanging.hook, adds="ab", timeout=0.02, retry=ONCE)
-    slot.replace_worker = own.set
-    call = bench.begin()
-    until("the call has begun", slot.running)
-    slot.replace_worker, slot.wake = lambda: others.append(1), pending.set
-    assert pending.wait(SOON)
-    assert own.is_set()
-    assert not others
-    assert slot.queue.take().key == "default/b"
-    hanging.gate.set()
-    call.result(SOON)
 
 
 @pytest.mark.parametrize("has_def", [False, True])

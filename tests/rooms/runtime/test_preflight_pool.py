@@ -256,17 +256,16 @@ def test_no_child_is_asked_where_the_manifest_opts_out(children, bundle) -> None
 
 def test_what_an_import_has_started_ends_with_the_process_that_imports(tmp_path, monkeypatch) -> None:
     """Also if that is killed amid the import."""
-    mark = tmp_path / "pid"
-    code = "import pathlib, subprocess, time\npid = subprocess.Popen(['sleep', '1000']).pid\n"
+    code = "import pathlib, subprocess, time\nchild = subprocess.Popen(['sleep', '99'])\n"
     (tmp_path / "starts.py").write_text(
-        f"{code}pathlib.Path({str(mark)!r}).write_text(f'{{pid}}.')\ntime.sleep(9)"
+        f"{code}pathlib.Path('{tmp_path}', str(child.pid)).touch()\nchild.wait()"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     process = ForkServerProcess("starts", output=None)
-    until("it has started another one", lambda: mark.exists() and mark.read_text().endswith("."))
+    until("it has started another one", lambda: [*tmp_path.glob("[0-9]*")])
     process.kill()
     process.close()
-    until("that has ended, too", lambda: _is_gone(int(mark.read_text()[:-1])))
+    until("that has ended, too", lambda: _is_gone(int(next(tmp_path.glob("[0-9]*")).name)))
 
 
 async def test_an_import_that_is_given_up_ends_with_all_it_has_started(children, bundle, tmp_path) -> None:
