@@ -25,7 +25,7 @@ from declctl.runtime.checking.fork_server import STATUS
 from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, Memo
 from declctl.runtime.handling.failures import cause_of
 from declctl.runtime.handling.invocation import CallTimedOut
-from declctl.runtime.isolation.child.calls import Child
+from declctl.runtime.isolation.child import calls
 from declctl.runtime.isolation.child.channel import CallChannel, ParentChannel
 from declctl.runtime.isolation.child.context import ParentLog
 from declctl.runtime.isolation.parent.child_process import ChildProcess, ProcessLost
@@ -72,7 +72,7 @@ class MadeUpTemplate:
                 begin = channel.next()
                 if isinstance(self._behave, ReconcileTarget):
                     assert isinstance(begin, Begin)
-                    Child(channel, begin, self._behave, {}).run()
+                    calls.Child(channel, begin, self._behave, {}).run()
                 channel.send(Ready(os.getpid()))
                 while isinstance(call := channel.next(), Call):
                     channel.open(call.number)
@@ -258,18 +258,16 @@ def test_a_child_that_crashes_is_replaced_with_a_growing_delay() -> None:
 
 @pytest.mark.parametrize("talks", [False, True])
 def test_a_call_that_exceeds_its_timeout_ends_with_its_child(talks: bool) -> None:
-    """It fails at once, whether the child is silent or talks without end, instead of its stack, too.
-
-    The next call has another child.
-    """
+    """It fails at once, also if the child talks without end, instead of its stack; the next has another."""
 
     def hangs_first(channel: ParentChannel, _number: int) -> None:
         if len(children.made_up.forks) > 1:  # type: ignore[attr-defined]
             channel.send(Done())
             return
         while talks:
-            channel.tell(Tell("talker", "debug", "again", {}))
+            channel._talk.sendall(line)
 
+    line = encoded(Tell("talker", "debug", "again" * 10_000, {}))
     children = _made(hangs_first, timeout=0.3)
     with pytest.raises(CallTimedOut, match=r"longer than its timeout of 0\.3 s; its process was ended"):
         _call(children)
@@ -339,9 +337,7 @@ def test_what_a_child_can_not_send_is_shown_or_is_the_failure_of_its_call(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Large numbers and surrogates, in memo, log line and exception, and what no memo may hold."""
-    monkeypatch.setattr(
-        "declctl.runtime.isolation.child.calls._send_logs", lambda each: ParentLog(each, "odd")
-    )
+    monkeypatch.setattr(calls, "_send_logs", lambda channel: ParentLog(channel, "odd"))
     monkeypatch.setattr("declctl.runtime.isolation.protocol.MOST_BYTES", 100_000)
 
     def reconcile(ctx: Any) -> None:
@@ -349,15 +345,13 @@ def test_what_a_child_can_not_send_is_shown_or_is_the_failure_of_its_call(
         numbers.append([2**70, object(), 3][len(numbers) - 1])
         if len(numbers) == 2:
             ctx._environment.log.tell("warning", "odd \udcff", {"\udcff": numbers})
-            raise type("Odd", (ArithmeticError,), {"__init__": lambda self, _: setattr(self, "n", 2**70)})(
-                "\udcff"
-            )
+            raise Conflict(2**70, "Conflict", "odd \udcff")
         ctx.memo["large"] = "x" * 200_000
 
     hook = Implementation("declctl_reconcile", "p", reconcile, ("ctx",), is_async=False)
     children, memo = _made(ReconcileTarget((hook,))), Memo()
     memo["numbers"] = ["\udcff"]
-    with pytest.raises(Exception, match=r"^\\udcff$"):
+    with pytest.raises(Conflict, match=r"odd \\udcff"):
         _call(children, memo)
     assert memo["numbers"] == ["\udcff", 2**70]
     assert "odd \\udcff" in caplog.text
