@@ -124,16 +124,6 @@ def test_a_fault_in_the_recovery_from_a_fault_holds_no_key(bench, added, log, be
     bench.loop.submit(idle.wait()).result(SOON)
 
 
-def test_a_log_that_is_broken_costs_no_worker(bench, log, hanging) -> None:
-    """The worker of a call that is given up is replaced, and the breaker told, whatever the log does."""
-    replaced = threading.Event()
-    bench.log = BrokenLog(log, "warning")
-    slot = bench.slot(hanging.hook, adds="a", timeout=0.02, retry=ONCE)
-    slot.replace_worker = replaced.set
-    bench.begin()
-    assert replaced.wait(SOON)
-
-
 def test_a_worker_that_can_not_be_replaced_goes_on_when_its_call_returns(bench, log, hanging) -> None:
     """Without a thread for another one, the handler would have no worker left."""
 
@@ -210,13 +200,14 @@ async def _stubborn(hanging: Hanging) -> None:
     ("worker", "words"),
     [
         ("a thread", "it ran longer than"),
+        ("a thread that can't log", "it ran longer than"),
         ("a thread of an isolated handler", "it ran longer than"),
         ("a task with a def", "it ran longer than"),
         ("a task with an async def", "it goes on, though it was cancelled at"),
     ],
 )
 def test_a_call_that_runs_too_long_has_failed_and_its_key_is_held(
-    bench, added, hanging, monkeypatch, worker, words
+    bench, added, log, hanging, monkeypatch, worker, words
 ) -> None:
     """`timeout`: it counts once, at that moment, for the probation too; it is a zombie until it returns.
 
@@ -231,6 +222,8 @@ def test_a_call_that_runs_too_long_has_failed_and_its_key_is_held(
     async def stubborn() -> None:
         await _stubborn(hanging)
 
+    if "log" in worker:
+        bench.log = BrokenLog(log, "warning")
     hook = stubborn if worker.endswith("async def") else hanging.hook
     binding = bench.binding(hook, timeout=0.02, retry=ONCE)
     slot = bench.bound(replace(binding, isolation=Mock() if "isolated" in worker else None))

@@ -145,40 +145,29 @@ def test_an_import_that_takes_too_much_memory_is_ended(children, bundle, tmp_pat
     assert (fault.code, "raise the memory limit" in str(fault.suggestion)) == ("DCL044", True)
 
 
-async def test_it_is_ended_when_nobody_has_wanted_it_for_a_while(children, bundle, begun) -> None:
-    """Between two edits of a day nothing is kept; between two of a minute everything is."""
-    before = child_processes()
+async def test_it_is_ended_when_nobody_has_wanted_it_for_a_while(children, bundle, begun, tmp_path) -> None:
+    """Between two edits of a day nothing is kept; between two of a minute, and amid an import, all is."""
+    before, sign, clock = child_processes(), tmp_path / "sign", ManualClock()
     checked = _checked(bundle)
-    clock = ManualClock()
+    waits = f"while os.path.exists({str(sign)!r}): time.sleep(0.01)\n"
+    slow = _checked(bundle, f"import os, time\nopen({str(sign)!r}, 'w').close()\n{waits}")
     lingering = asyncio.create_task(children.linger(clock))
     await import_in_child(checked, children)
     for _ in range(3):
         await clock.advance(60)
         assert child_processes() != before
         await import_in_child(checked, children)
-    await clock.advance(60)
-    assert child_processes() != before
-    await clock.advance(60)
-    await asyncio.to_thread(until, "it is ended", lambda: child_processes() == before)
-    assert (await import_in_child(checked, children)).errors == ()
-    lingering.cancel()
-    assert len(begun) == 2
-
-
-async def test_one_that_imports_for_longer_than_that_is_left_alone(children, bundle, tmp_path) -> None:
-    """An import may take its time."""
-    sign = tmp_path / "sign"
-    waits = f"while os.path.exists({str(sign)!r}): time.sleep(0.01)\n"
-    checked = _checked(bundle, f"import os, time\nopen({str(sign)!r}, 'w').close()\n{waits}")
-    clock = ManualClock()
-    lingering = asyncio.create_task(children.linger(clock))
-    work = asyncio.create_task(import_in_child(checked, children))
+    work = asyncio.create_task(import_in_child(slow, children))
     await asyncio.to_thread(until, "it imports", sign.exists)
     for _ in range(3):
         await clock.advance(60)
     sign.unlink()
     assert (await work).errors == ()
+    await clock.advance(60)
+    await asyncio.to_thread(until, "it is ended", lambda: child_processes() == before)
+    assert (await import_in_child(checked, children)).errors == ()
     lingering.cancel()
+    assert len(begun) == 2
 
 
 def test_children_have_the_environment_of_now_and_a_low_priority(children, bundle, monkeypatch) -> None:
