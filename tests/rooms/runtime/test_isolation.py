@@ -223,7 +223,7 @@ def test_what_has_ended_a_child_is_the_failure_of_its_call(
 ) -> None:
     """A closed connection, bytes that are no message, one out of turn or late: each is named."""
     if sends == "late":
-        monkeypatch.setattr("declctl.runtime.isolation.parent.child_process._READY_SECONDS", -1.0)
+        monkeypatch.setattr("declctl.runtime.isolation.parent.child_process.READY_SECONDS", -1.0)
 
     def ends(channel: ParentChannel, _number: int) -> None:
         if sends is None:
@@ -263,7 +263,7 @@ def test_a_call_that_exceeds_its_timeout_ends_with_its_child(talks: bool) -> Non
             channel.send(Done())
             return
         while talks:
-            channel._talk.sendall(line)
+            children.made_up.talk.sendall(line)  # type: ignore[attr-defined]
 
     line = encoded(Tell("talker", "debug", "again" * 10_000, {}))
     children = _made(hangs_first, timeout=0.3)
@@ -335,14 +335,15 @@ def test_what_a_child_can_not_send_is_shown_or_is_the_failure_of_its_call(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Large numbers and surrogates, in memo, log line and exception, and what no memo may hold."""
-    monkeypatch.setattr(calls, "_send_logs", lambda channel: ParentLog(channel, "odd"))
+    logs: list[ParentLog] = []
+    monkeypatch.setattr(calls, "send_logs", lambda channel: logs.append(ParentLog(channel, "odd")))
     monkeypatch.setattr("declctl.runtime.isolation.protocol.MOST_BYTES", 100_000)
 
     def reconcile(ctx: Any) -> None:
         numbers = ctx.memo["numbers"]
         numbers.append([2**70, object(), 3][len(numbers) - 1])
         if len(numbers) == 2:
-            ctx._environment.log.tell("warning", "odd \udcff", {"\udcff": numbers})
+            logs[0].tell("warning", "odd \udcff", {"\udcff": numbers})
             raise Conflict(2**70, "Conflict", "odd \udcff")
         ctx.memo["large"] = "x" * 200_000
 

@@ -68,7 +68,7 @@ class Child:
         self._hooks = target.implementations
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clients = ClientsOfParent(channel)
-        self._log = _send_logs(channel)
+        self._log = send_logs(channel)
         self._not_awaited: set[str] = set()  # writes that the log has named
 
     def run(self) -> None:
@@ -202,7 +202,7 @@ _LEVELS = logging.getLevelNamesMapping()
 _OF_RECORDS = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 
 
-def _send_logs(channel: ParentChannel) -> Any:
+def send_logs(channel: ParentChannel) -> Any:
     """Send lines of structlog and of the logging module to the parent; returns the logger of `ctx.log`."""
     log = ParentLog(channel)
 

@@ -31,7 +31,7 @@ from declctl.runtime.isolation.protocol import (
 )
 
 _READ = 1 << 16  # bytes read at once
-_READY_SECONDS = 30.0  # for a child to be there, on a busy machine
+READY_SECONDS = 30.0  # for a child to be there, on a busy machine
 _EXIT_SECONDS = 1.0  # between the end of its connection and its exit
 _STATUS_SECONDS = 5.0  # for the exit status of a child that is gone
 _STACK_SECONDS = 0.1  # for a child to write its stack
@@ -75,7 +75,7 @@ class ChildProcess:
 
     def begin(self, begin: Begin, until: float | None) -> None:
         """Tell the child its handler, and wait until it is there. Raises as `send` does."""
-        ready = time.monotonic() + _READY_SECONDS
+        ready = time.monotonic() + READY_SECONDS
         limit = ready if until is None else min(ready, until)
         try:
             self.send(encoded(begin), limit)
@@ -83,7 +83,7 @@ class ChildProcess:
         except TimeoutError:
             if limit == until:
                 raise
-            raise ProcessLost(f"it was not ready within {_READY_SECONDS:g} s") from None
+            raise ProcessLost(f"it was not ready within {READY_SECONDS:g} s") from None
         if not isinstance(message, Ready):
             raise ProcessLost("its process does not answer as a child of declctl does")
         self.pid = message.pid
