@@ -1,6 +1,7 @@
 """The child of a pre-flight: forked, used once, and nothing of it is left, whatever happens to it."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -37,6 +38,7 @@ def _is_open(link: Path) -> bool:
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
     """No test leaves a process, a zombie, a pipe or a socket behind."""
+    gc.collect()  # sockets of other tests
     before = child_processes(), _open_files()
     yield
     until("processes and files are as before", lambda: (child_processes(), _open_files()) == before)
