@@ -13,8 +13,10 @@ from waiting import until
 from declctl.testing import BundleDir
 
 _CODE = """
-import ctypes, os, sys, time
+import ctypes, os, socket, sys, time
 from pathlib import Path
+
+socket.setdefaulttimeout(1)
 
 # It can neither be pickled nor read.
 Odd = type("Odd", (Exception,), {"__init__": lambda self: setattr(self, "f", iter), "__str__": sys.exit})
@@ -169,6 +171,11 @@ async def poly(obj, ctx):
         await CoreV1Api(ctx.client).read_namespaced_config_map("nothing", obj.namespace)
     except Exception as error:
         assert error.status == 404
+    try:
+        await CoreV1Api(ctx.client).read_namespaced_config_map("b", obj.namespace, _request_timeout=1e-6)
+        raise AssertionError("it has its own limit")
+    except Exception as error:
+        assert "Timeout" in type(error).__name__
     assert [str(each.key) for each in ctx.listers["pods"].list(namespace=obj.namespace)]
     assert ctx.listers["pods"].get(str(obj.key)).uid == obj.uid
     assert obj["spec"]["containers"] and len(ctx.snapshots["pods"]) == len(ctx.snapshots["pods"].list())

@@ -19,6 +19,7 @@ MANIFEST = """{apiVersion: declctl.dev/v1alpha1, kind: Controller, metadata: {na
   resources: [{name: pods, apiVersion: v1, kind: Pod, indexers: [{name: a, fieldPath: metadata.name}]}],
   handlers: [{name: greet, resourceRef: {name: pods}, entryPoint: "handlers:on_pod", %s}]}}"""
 FILTERED, RECONCILER = MANIFEST % "filter: {labelSelector: team}", MANIFEST % "mode: Reconcile"
+ISOLATED = MANIFEST % "mode: Reconcile, isolation: {mode: Process, maxCalls: 1}"
 ON_POD = "def on_pod(change, ctx): ..."
 RECONCILE = """
 def on_pod(request, ctx):
@@ -111,6 +112,13 @@ def test_a_key_walks_as_the_page_says(tmp_path: Path) -> None:
         controller.sandbox.patch("Pod", "web", BLUE)
         until("it has failed", lambda: controller.status().handlers[0].retried)
         controller.advance(2.0)
+
+
+def test_an_isolated_call_walks_as_the_page_says(tmp_path: Path) -> None:
+    """From the hook of the worker to a new process, its questions, and its end."""
+    with traced(tmp_path, "The walk of one isolated call", ISOLATED, RECONCILE) as controller:
+        controller.sandbox.patch("Pod", "web", BLUE)
+        until("it has failed", lambda: controller.status().handlers[0].retried)
 
 
 def test_an_edit_walks_as_the_page_says(tmp_path: Path) -> None:

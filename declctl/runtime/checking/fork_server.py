@@ -107,7 +107,7 @@ class ForkServer:
         with suppress(ConnectionError):
             request, descriptors, _, _ = socket.recv_fds(self._control, len(NEW), 2)
             if request:
-                self._fork(*(socket.socket(fileno=each) for each in descriptors))
+                self._fork(*(blocking(socket.socket(fileno=each)) for each in descriptors))
                 return True
         self._selector.unregister(self._control)
         for child in self._children.values():
@@ -204,6 +204,12 @@ class ForkServer:
             for pid in orphans:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, 0)
+
+
+def blocking(made: socket.socket) -> socket.socket:
+    """The socket, which waits without a limit, whatever user code has set by `socket.setdefaulttimeout`."""
+    made.settimeout(None)
+    return made
 
 
 def _children_of_this_process() -> set[int]:

@@ -9,6 +9,7 @@ loaded.
 import asyncio
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -21,7 +22,7 @@ from typing import NamedTuple
 
 from declctl.kit.clock import Clock
 from declctl.kit.files import is_exhausted
-from declctl.runtime.checking.fork_server import NEW, STACK_SIGNAL, STATUS
+from declctl.runtime.checking.fork_server import NEW, STACK_SIGNAL, STATUS, blocking
 
 # The longest wait for a child to begin: its server may have to load declctl, on a busy machine.
 _BEGIN_SECONDS = 30.0
@@ -150,6 +151,11 @@ class PreflightProcess:
         return None
 
 
+def _blocking_pair() -> tuple[socket.socket, socket.socket]:
+    one, other = socket.socketpair()
+    return blocking(one), blocking(other)
+
+
 def timeval(seconds: float) -> bytes:
     """A struct timeval. At least a millisecond, as 0 means no timeout."""
     whole, part = divmod(seconds + 0.001, 1)
@@ -241,7 +247,7 @@ class ForkServerProcess:
     """
 
     def __init__(self, module: str, *, output: int | None) -> None:
-        self.control, theirs = socket.socketpair()
+        self.control, theirs = _blocking_pair()
         try:
             with theirs:
                 self._process = subprocess.Popen(
@@ -271,7 +277,7 @@ class ForkServerProcess:
 
         Raises ConnectionError if the server has ended, OSError if there are no sockets.
         """
-        (talk, their_talk), (fate, their_fate) = socket.socketpair(), socket.socketpair()
+        (talk, their_talk), (fate, their_fate) = _blocking_pair(), _blocking_pair()
         try:
             with their_talk, their_fate:
                 socket.send_fds(self.control, [NEW], [their_talk.fileno(), their_fate.fileno()])
@@ -282,8 +288,10 @@ class ForkServerProcess:
         return talk, fate
 
     def kill(self) -> None:
-        """End the server at once, if it does not look at its socket. From any thread."""
-        self._process.kill()
+        """End the server and its process group at once. From any thread; no effect after its end was seen."""
+        if self._process.returncode is None:  # so the id of its group is no other's
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End the server and wait until it is gone."""
@@ -292,5 +300,5 @@ class ForkServerProcess:
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self.kill()
             self._process.wait()

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # for annotations alone
 T = TypeVar("T")
 
 CANCEL_SECONDS = 1.0  # for a cancelled call to end
+CHILD_SECONDS = 20.0  # of an isolated hook outside of its timeout: a delay after a crash, and its end
 MOST_ZOMBIES = 4
 """The most zombies of one code of a handler, as a multiple of its `queue.concurrency`."""
 
@@ -98,11 +99,14 @@ class CallsUnderWay(Generic[T]):
         """A call begins, and with it its time limit."""
         with self._lock:
             self._calls[id(invocation)] = invocation
-        # A timer of the machinery loop, as another handler may block the loop of the binding. An isolated
-        # call has its own, which ends it.
+        # A timer of the machinery loop, as another handler may block the loop of the binding.
         binding, timeout = invocation.binding, invocation.binding.plan.timeout
-        if timeout is not None and not binding.target.all_async and binding.isolation is None:
-            self._loop.call_soon_threadsafe(self._watch, invocation, timeout)
+        if timeout is not None and not binding.target.all_async:
+            limit = timeout
+            if binding.isolation is not None:
+                # Each hook in a child has a timeout that ends it. A filter in this process has none.
+                limit = (timeout + CHILD_SECONDS) * (len(binding.target.implementations) + 1)
+            self._loop.call_soon_threadsafe(self._watch, invocation, limit)
 
     def end(self, invocation: "Invocation[T]") -> None:
         """A call has returned. From here on, no timer can make it a zombie, or count it as timed out."""
@@ -138,12 +142,11 @@ class CallsUnderWay(Generic[T]):
 
     # Time limits
 
-    def _watch(self, invocation: "Invocation[T]", timeout: float) -> None:
+    def _watch(self, invocation: "Invocation[T]", limit: float) -> None:
         """Start the timer of a call. On the machinery loop."""
         if id(invocation) in self._calls:
-            invocation.timer = self._loop.call_later(
-                timeout, self._time_out, invocation, ran_longer_than(timeout)
-            )
+            why = ran_longer_than(invocation.binding.plan.timeout or limit)
+            invocation.timer = self._loop.call_later(limit, self._time_out, invocation, why)
 
     def time_out_blocked(self) -> None:
         """Fail the calls whose timeout has passed, and whose timer can't run on their blocked loop."""
@@ -167,8 +170,9 @@ class CallsUnderWay(Generic[T]):
         self.tell_breaker(invocation, failed)
         # A call that its blocked loop has not begun ends now. What the thread calls next has as much time.
         if invocation.revoke() and (timeout := invocation.binding.plan.timeout) is not None:
-            give_up = partial(self._give_up_waiting, invocation, message)
-            self._loop.call_soon_threadsafe(self._loop.call_later, timeout, give_up)
+            self._give_up_in(timeout, invocation, message)
+        elif invocation.sent is not None:  # its loop cancels it at this moment
+            self._give_up_in(CANCEL_SECONDS, invocation, message)
         else:
             self._give_up_waiting(invocation, message)
 
@@ -177,26 +181,31 @@ class CallsUnderWay(Generic[T]):
     def abandon(self, binding: "CallBinding | None", *, at: str = "the drain timeout of a reload") -> int:
         """Wait no longer for the calls of a binding; returns how many there were.
 
-        Calls that wait on a loop are cancelled. The others become zombies, and so does a call that goes on
-        after its cancellation. `at` names the moment, for messages.
+        Calls that wait on a loop are cancelled, and isolated ones end with their processes. The others become
+        zombies, and so does a call that goes on after that. `at` names the moment, for messages.
         """
         # Zombies were given up before, and are not counted again.
         stuck = [invocation for invocation in self.of(binding) if not invocation.overdue]
-        if binding is not None and binding.isolation is not None:
-            binding.isolation.stop_calls(f"it outlived {at}")
-            return len(stuck)
+        isolation = None if binding is None else binding.isolation
+        if isolation is not None:
+            isolation.stop_calls(f"it outlived {at}")
         for invocation in stuck:
             invocation.cancelled_at = at
             scope = invocation.scope  # read once: its worker may end the call at this moment
             if scope is not None and invocation.loop is not None:
                 invocation.loop.call_soon_threadsafe(_cancel, scope)
                 why = f"it goes on, though it was cancelled at {at}"
-                self._loop.call_soon_threadsafe(
-                    self._loop.call_later, CANCEL_SECONDS, self._give_up_waiting, invocation, why
-                )
+                self._give_up_in(CANCEL_SECONDS, invocation, why)
+            elif isolation is not None:
+                self._give_up_in(CANCEL_SECONDS, invocation, f"it outlived {at}")
             elif not invocation.revoke():  # a revoked call fails at once, and is retried: its loop is blocked
                 self._give_up_waiting(invocation, f"it outlived {at}")
         return len(stuck)
+
+    def _give_up_in(self, seconds: float, invocation: "Invocation[T]", why: str) -> None:
+        """Give a call up unless it has ended by then. From any thread."""
+        give_up = partial(self._give_up_waiting, invocation, why)
+        self._loop.call_soon_threadsafe(self._loop.call_later, seconds, give_up)
 
     def _give_up_waiting(self, invocation: "Invocation[T]", why: str) -> None:
         name, tap = self._slot.name, self._slot.tap

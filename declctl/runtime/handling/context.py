@@ -364,9 +364,9 @@ class CallElsewhere:
         writes = self._writes()
         return writes.submit(work(writes))
 
-    def request(self, method: str, path: str, headers: Any, body: Any) -> Future[Any]:
+    def request(self, method: str, path: str, headers: Any, body: Any, timeout: float | None) -> Future[Any]:
         """Send a request of an official client; see `ClusterAccess.request`."""
-        return self._environment.cluster.request(method, path, headers, body)
+        return self._environment.cluster.request(method, path, headers, body, timeout)
 
 
 Forgotten = Callable[[str, CodeLine | None, BaseException | None], None]
@@ -591,10 +591,10 @@ class ClusterAccess(msgspec.Struct, frozen=True):
         """The official synchronous ApiClient."""
         return self._client.sync_api_client()
 
-    def request(self, method: str, path: str, headers: Any, body: Any) -> Future[Any]:
+    def request(self, method: str, path: str, headers: Any, body: Any, timeout: float | None) -> Future[Any]:
         """Send a request as `client` does, on the machinery loop; returns status, reason, headers and body.
 
-        `path` begins with a slash, and may have a query.
+        `path` begins with a slash, and may have a query. `timeout` is in seconds; None: the client's own.
         """
         import kubernetes.aio.client  # noqa: F401 # pyright: ignore[reportUnusedImport] - slow: not on the loop
 
@@ -603,7 +603,7 @@ class ClusterAccess(msgspec.Struct, frozen=True):
             request = await client.param_serialize(
                 method, path, header_params=headers, body=body, auth_settings=["BearerToken"]
             )
-            response = await client.call_api(*request)
+            response = await client.call_api(*request, _request_timeout=timeout)
             await response.read()
             return response.status, response.reason, dict(response.getheaders()), response.data
 

@@ -328,34 +328,44 @@ class Invocations(ABC, Generic[T]):
            each handler of the plugin, and this one may be among them.
         5. Who waits for the end of calls is woken last: the queue of an ended epoch has to be seen empty.
 
-        If one of the steps raises, declctl has a fault. `recover` then gives the item back to the queue.
+        If one of the steps raises, declctl has a fault. `recover` then gives the item back to the queue,
+        unless the queue has it already: then the fault is logged here.
         """
         self.under_way.end(invocation)
+        item, attempts = invocation.item, invocation.item.attempts
         verdict: InvocationOutcome | None = None
         try:
-            if outcome is None:
-                outcome = self._outcome_of_calls(invocation)
-            decided = self._clock.monotonic()
-            self.figures.ended(invocation, outcome)
-            if invocation.trace is not None:
-                is_cut_off = isinstance(outcome, Interrupted | LoopEnded)
-                fault = outcome.fault if is_cut_off else None
-                invocation.trace.end(invocation.failures if fault is None else [fault])
-            if outcome is not SUCCEEDED:
-                self._log_outcome(invocation, outcome)
-            if (tap := self._slot.tap).listeners:
-                tap.add(invocation.tapped(outcome.tapped, outcome, self._clock))
-            self._return_item(invocation, outcome, decided)
-            verdict = outcome
-        finally:
-            if invocation.entered is not None:
-                self.under_way.tell_breaker(invocation, verdict)
-            if invocation.overdue:
-                self.under_way.renew_workers()
-        # Their tracebacks refer to the invocation: a cycle would keep the code of its generation until a
-        # collection.
-        invocation.failures.clear()
-        self._slot.open_latches()
+            try:
+                if outcome is None:
+                    outcome = self._outcome_of_calls(invocation)
+                decided = self._clock.monotonic()
+                self.figures.ended(invocation, outcome)
+                if invocation.trace is not None:
+                    is_cut_off = isinstance(outcome, Interrupted | LoopEnded)
+                    fault = outcome.fault if is_cut_off else None
+                    invocation.trace.end(invocation.failures if fault is None else [fault])
+                if outcome is not SUCCEEDED:
+                    self._log_outcome(invocation, outcome)
+                if (tap := self._slot.tap).listeners:
+                    tap.add(invocation.tapped(outcome.tapped, outcome, self._clock))
+                self._return_item(invocation, outcome, decided)
+                verdict = outcome
+            finally:
+                if invocation.entered is not None:
+                    self.under_way.tell_breaker(invocation, verdict)
+                if invocation.overdue:
+                    self.under_way.renew_workers()
+            # Their tracebacks refer to the invocation: a cycle would keep the code of its generation until a
+            # collection.
+            invocation.failures.clear()
+            self._slot.open_latches()
+        except BaseException as fault:
+            if outcome is None or (item.is_taken and item.attempts == attempts):
+                raise
+            # The queue had it back, so that another worker may have it now: it is not returned once more.
+            self._slot.open_latches()
+            again = outcome.retry_in is not None
+            self._failures.internal(item.key, invocation.binding.generation, fault, again=again)
         return not invocation.overdue or invocation.keeps_worker
 
     def _outcome_of_calls(self, invocation: Invocation[T]) -> InvocationOutcome:

@@ -8,11 +8,12 @@ and nothing in it is code. Objects are sent as their JSON, which the parent does
 """
 
 import builtins
+import json
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -83,7 +84,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=2)
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=3):
-    """A question of `ctx`, by its name in `parent_context`, with its arguments.
+    """A question of `ctx`, by its name in `parent/answers.py`, with its arguments.
 
     `call` is the number of its call in the child: a question that comes too late is none of the next call.
     """
@@ -108,14 +109,14 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=5):
 
     after: float | None = None  # of a Requeue
     wrong: str = ""  # the type of a value that no hook may return; empty for None and Requeue
-    memo: dict[str, Any] | None = None
+    memo: str | None = None  # JSON
 
 
 class Raised(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=6):
     """The end of a call that has raised. `memo` is as in `Done`."""
 
     failure: Failure
-    memo: dict[str, Any] | None = None
+    memo: str | None = None
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=7):
@@ -148,9 +149,10 @@ class MessageReader:
         buffer = self.buffer
         if len(buffer) < LENGTH.size:
             return None
-        end = LENGTH.size + LENGTH.unpack_from(buffer)[0]
-        if end > MOST_BYTES:
+        (size,) = LENGTH.unpack_from(buffer)
+        if size > MOST_BYTES:
             raise ValueError("it is too large")
+        end = LENGTH.size + size
         if len(buffer) < end:
             return None
         with memoryview(buffer) as view:
@@ -178,11 +180,41 @@ _ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
 
 
 def encoded(message: FromParent | FromChild) -> bytes:
-    """The bytes of a message, with its length. Raises ValueError for one that is too large."""
+    """The bytes of a message, with its length.
+
+    Raises ValueError for one that is too large, or has a text that is no UTF-8; OverflowError for a number of
+    more than 64 bits.
+    """
     body = _ENCODER.encode(message)
     if len(body) > MOST_BYTES:
         raise ValueError(f"{len(body) >> 20} MiB are too much for one message of an isolated handler")
     return LENGTH.pack(len(body)) + body
+
+
+def memo_text(memo: Mapping[str, Any]) -> str:
+    """A memo as JSON, which has numbers and texts that msgpack lacks. Raises TypeError for what has none."""
+    return json.dumps(dict(memo))
+
+
+def shown(value: object) -> Any:
+    """A value of user code that can be sent, for people: plain values as they are, others as texts."""
+    if isinstance(value, int):
+        return value if -(1 << 63) <= value < 1 << 64 else str(value)
+    if isinstance(value, float | None):
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [shown(each) for each in cast("Iterable[object]", value)]
+    if isinstance(value, dict):
+        return {shown_text(name): shown(each) for name, each in cast("dict[object, object]", value).items()}
+    return shown_text(exception_text(value) if isinstance(value, BaseException) else value)
+
+
+def shown_text(value: object) -> str:
+    """The text of a value of user code. Surrogates, as `os.fsdecode` makes them, become backslashes."""
+    try:
+        return str.encode(str(value), "utf-8", "backslashreplace").decode()
+    except BaseException:  # noqa: BLE001 - user code
+        return f"(a {type(value).__name__}, which can't be shown)"
 
 
 _CODEC = FrameCodec()  # it returns JSON as it is
@@ -235,21 +267,22 @@ def failure_of(error: BaseException, *, most: int = _MOST_CAUSES) -> Failure:
 
 def _failure_of(error: BaseException, most: int) -> Failure:
     kind = next((c for c in type(error).__mro__ if getattr(errors, c.__name__, None) is c), None)
-    fields = {name: value for name, value in vars(error).items() if _is_simple(value)}
+    fields = {shown_text(name): shown(value) for name, value in vars(error).items() if _is_simple(value)}
     body = getattr(error, "body", None)
     if isinstance(body, str | bytes):
-        fields["body"] = (body if isinstance(body, str) else body.decode("utf-8", "replace"))[:_LONGEST_BODY]
+        text = body if isinstance(body, str) else body.decode("utf-8", "replace")
+        fields["body"] = shown_text(text[:_LONGEST_BODY])
     cause = error.__cause__
     members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     return Failure(
         name=type(error).__name__,
-        text=exception_text(error)[:_LONGEST_TEXT],
+        text=shown_text(exception_text(error)[:_LONGEST_TEXT]),
         known="" if kind is None else kind.__name__,
         fields=fields,
         cause=None if cause is None or most <= 0 else failure_of(cause, most=most - 1),
         members=[failure_of(each, most=0) for each in members[:_MOST_CAUSES]],
-        traceback=readable_traceback(error)[-_LONGEST_TEXT:] if most == _MOST_CAUSES else "",
-        place=place_of(error) if most == _MOST_CAUSES else "",
+        traceback=shown_text(readable_traceback(error)[-_LONGEST_TEXT:]) if most == _MOST_CAUSES else "",
+        place=shown_text(place_of(error)) if most == _MOST_CAUSES else "",
     )
 
 

@@ -22,7 +22,7 @@ from declctl.runtime.checking.declaration import Declaration
 from declctl.runtime.checking.fork_server import NICE, ForkServer, inherit_orphans
 from declctl.runtime.checking.loaded_code import load_code
 from declctl.runtime.checking.preflight_pool import ORPHAN_SECONDS
-from declctl.runtime.isolation.child import serve
+from declctl.runtime.isolation.child.calls import serve
 from declctl.runtime.isolation.protocol import LENGTH, Loaded, encoded
 
 

@@ -29,7 +29,7 @@ from declctl.runtime.handling.context import ClusterAccess, HandlerContext, Hand
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.handler_slot import HandlerBinding
 from declctl.runtime.handling.plugin_metrics import PluginMetrics
-from declctl.runtime.isolation.children import IsolatedHandlers, ProcessRegistry
+from declctl.runtime.isolation.parent.children import IsolatedHandlers, ProcessRegistry
 from declctl.runtime.log import Log
 from declctl.runtime.scheduling.schedules import ScheduleBinding
 from declctl.runtime.threads import in_thread

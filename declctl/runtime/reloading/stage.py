@@ -69,7 +69,7 @@ from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment,
 from declctl.runtime.handling.handler_slot import HandlerBinding
 from declctl.runtime.handling.moves import CacheLags, FreshnessProof, follow, until_ready
 from declctl.runtime.handling.slots import AnySlot, PreparedCommit, Slots
-from declctl.runtime.isolation.children import IsolatedHandlers, isolated_handlers
+from declctl.runtime.isolation.parent.children import IsolatedHandlers, isolated_handlers
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import HandlerFinalizer
 from declctl.runtime.reconciling.mapping import KeySource, ReconciledKind, keys_of

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -123,16 +124,6 @@ def test_a_fault_in_the_recovery_from_a_fault_holds_no_key(bench, added, log, be
     bench.loop.submit(idle.wait()).result(SOON)
 
 
-def test_a_log_that_is_broken_costs_no_worker(bench, log, hanging) -> None:
-    """The worker of a call that is given up is replaced, and the breaker told, whatever the log does."""
-    replaced = threading.Event()
-    bench.log = BrokenLog(log, "warning")
-    slot = bench.slot(hanging.hook, adds="a", timeout=0.02, retry=ONCE)
-    slot.replace_worker = replaced.set
-    bench.begin()
-    assert replaced.wait(SOON)
-
-
 def test_a_worker_that_can_not_be_replaced_goes_on_when_its_call_returns(bench, log, hanging) -> None:
     """Without a thread for another one, the handler would have no worker left."""
 
@@ -146,6 +137,23 @@ def test_a_worker_that_can_not_be_replaced_goes_on_when_its_call_returns(bench, 
     hanging.gate.set()
     assert call.result(SOON) is True
     assert slot.statistics().zombies == 0
+
+
+def test_a_fault_after_a_change_was_returned_does_not_return_it_again(bench, clock, log) -> None:
+    """Another worker may have it by then: its call goes on, and the failing key stays known."""
+
+    def another_has_it() -> None:
+        clock.set(600.0)
+        assert slot.queue.take()
+        raise RuntimeError("Event loop is closed")
+
+    slot = bench.slot(fails, adds="a")
+    slot.wake = another_has_it
+    assert slot.work(slot.queue.take()) is True
+    assert log.find("internal fault of declctl: RuntimeError: Event loop is closed; the call is made again")
+    figures = slot.statistics()
+    assert (figures.running, figures.queued, figures.retried) == (1, 0, 1)
+    assert "internal" not in str(figures.last_error)
 
 
 def test_a_call_that_ends_while_it_is_given_up_is_no_fault(bench) -> None:
@@ -192,31 +200,42 @@ async def _stubborn(hanging: Hanging) -> None:
     ("worker", "words"),
     [
         ("a thread", "it ran longer than"),
+        ("a thread that can't log", "it ran longer than"),
+        ("a thread of an isolated handler", "it ran longer than"),
         ("a task with a def", "it ran longer than"),
         ("a task with an async def", "it goes on, though it was cancelled at"),
     ],
 )
 def test_a_call_that_runs_too_long_has_failed_and_its_key_is_held(
-    bench, added, hanging, monkeypatch, worker, words
+    bench, added, log, hanging, monkeypatch, worker, words
 ) -> None:
     """`timeout`: it counts once, at that moment, for the probation too; it is a zombie until it returns.
 
-    Another worker takes the place of its own. A `def` that was queued before an edit is worked by a task; an
-    `async def` may swallow its cancellation.
+    Another worker takes the place of its own, in the pool that it belongs to: a newer pool is complete, and
+    may begin. A `def` that was queued before an edit is worked by a task; an
+    `async def` may swallow its cancellation. The filter of an isolated handler may hang in this process.
     """
     monkeypatch.setattr(calls_under_way, "CANCEL_SECONDS", 0.02)
-    replaced = threading.Event()
+    monkeypatch.setattr(calls_under_way, "CHILD_SECONDS", 0.02)
+    replaced, pending, others = threading.Event(), threading.Event(), []
 
     async def stubborn() -> None:
         await _stubborn(hanging)
 
+    if "log" in worker:
+        bench.log = BrokenLog(log, "warning")
     hook = stubborn if worker.endswith("async def") else hanging.hook
-    slot = bench.slot(hook, adds="a", timeout=0.02, retry=ONCE)
-    slot.add_all([added("a", ChangeType.MODIFIED)])
+    binding = bench.binding(hook, timeout=0.02, retry=ONCE)
+    slot = bench.bound(replace(binding, isolation=Mock() if "isolated" in worker else None))
+    slot.add_all([added("a"), added("a", ChangeType.MODIFIED), added("b")])
     slot.replace_worker = replaced.set
     tally = slot.binding.tally
-    call = bench.begin(asynchronous=worker != "a thread")
-    assert replaced.wait(SOON)
+    call = bench.begin(asynchronous=not worker.startswith("a thread"))
+    until("the call has begun", slot.running)
+    slot.replace_worker, slot.wake = lambda: others.append(1), pending.set
+    assert pending.wait(SOON)
+    assert (replaced.is_set(), others) == (True, [])
+    assert slot.queue.take().key == "default/b"
     assert (slot.statistics().zombies, slot.queue.take()) == (1, None)
     assert (tally.calls, tally.failed) == (1, 1)
     assert tally.last_error == f"default/a: TimeoutError: {words} its timeout of 0.02 s"
@@ -228,24 +247,12 @@ def test_a_call_that_runs_too_long_has_failed_and_its_key_is_held(
     assert (tally.calls, tally.failed, tally.longest) == (1, 1, 0.0)
 
 
-def test_who_is_stuck_is_replaced_among_those_it_belongs_to(bench, hanging) -> None:
-    """Other workers came while a call ran: they are complete, and may begin when it is given up."""
-    own, pending, others = threading.Event(), threading.Event(), []
-    slot = bench.slot(hanging.hook, adds="ab", timeout=0.02, retry=ONCE)
-    slot.replace_worker = own.set
-    call = bench.begin()
-    until("the call has begun", slot.running)
-    slot.replace_worker, slot.wake = lambda: others.append(1), pending.set
-    assert pending.wait(SOON)
-    assert own.is_set()
-    assert not others
-    assert slot.queue.take().key == "default/b"
-    hanging.gate.set()
-    call.result(SOON)
+@pytest.mark.parametrize("has_def", [False, True])
+def test_an_asynchronous_call_that_runs_too_long_is_cancelled(bench, log, has_def) -> None:
+    """`timeout` on an `async def` hook: it is cancelled, and counts as failed; the log has the line.
 
-
-def test_an_asynchronous_call_that_runs_too_long_is_cancelled(bench, log) -> None:
-    """`timeout` on an `async def` hook: it is cancelled, and counts as failed; the log has the line."""
+    Its worker goes on, also if it is a thread, as the handler has a `def` hook, too.
+    """
     ended = []
 
     async def hangs(change) -> None:
@@ -254,28 +261,47 @@ def test_an_asynchronous_call_that_runs_too_long_is_cancelled(bench, log) -> Non
         finally:
             ended.append("cancelled")
 
-    slot = bench.slot(hangs, adds="a", timeout=0.02, retry=ONCE)
-    assert bench.begin(asynchronous=True).result(SOON) is True
+    slot = bench.slot(hangs, *[works] * has_def, adds="a", timeout=0.02, retry=ONCE)
+    assert bench.begin(asynchronous=not has_def).result(SOON) is True
     assert ended == ["cancelled"]
     figures = slot.statistics()
     assert (figures.failed, figures.zombies, figures.timeouts) == (1, 0, 1)
     assert figures.last_error == "default/a: TimeoutError: it ran longer than its timeout of 0.02 s"
     assert figures.last_error_type == "TimeoutError"
     trace = log.find("ran longer than its timeout").fields["traceback"]
-    assert "await asyncio.Event().wait()" in trace
+    assert has_def or "await asyncio.Event().wait()" in trace
     assert invocations.__file__ not in trace
 
 
-def test_a_call_that_a_drain_gave_up_and_that_succeeds_is_done(bench, hanging) -> None:
-    """A slow call outlives the drain of a reload and succeeds: it isn't made again, even with a `timeout`."""
-    slot = bench.slot(hanging.hook, adds="a", timeout=60.0)
-    call = bench.begin()
+@pytest.mark.parametrize("kind", ["def", "isolated", "async def"])
+def test_a_call_that_a_drain_gave_up_and_that_succeeds_is_done(
+    bench, added, hanging, monkeypatch, kind
+) -> None:
+    """A slow call outlives the drain of a reload and succeeds: it isn't made again, even with a `timeout`.
+
+    Until then it is a zombie: others are let in, and its key is held. So is a filter of an isolated handler,
+    which doesn't end with the processes, and an `async def` that swallows its cancellation.
+    """
+    monkeypatch.setattr(calls_under_way, "CANCEL_SECONDS", 0.02)
+    replaced = threading.Event()
+
+    async def stubborn() -> None:
+        await _stubborn(hanging)
+
+    binding = bench.binding(stubborn if kind == "async def" else hanging.hook, timeout=60.0)
+    slot = bench.bound(replace(binding, isolation=Mock() if kind == "isolated" else None))
+    slot.add_all([added("a"), added("a", ChangeType.MODIFIED), added("b")])
+    slot.replace_worker = replaced.set
+    call = bench.begin(asynchronous=kind == "async def")
     assert hanging.began.wait(SOON)
+    assert slot.queue.take() is None
     ended = rebind(slot, bench.binding(lambda: None, generation=2))
     assert slot.abandon(ended) == 1
+    assert replaced.wait(SOON)
     assert (slot.outstanding(ended), slot.statistics().zombies) == (1, 1)
+    assert slot.queue.take().key == "default/b"
     hanging.gate.set()
-    call.result(SOON)
+    assert call.result(SOON) is False, "its worker was replaced and leaves"
     figures = slot.statistics()
     assert (figures.succeeded, figures.retried, figures.zombies, slot.outstanding(ended)) == (1, 0, 0, 0)
 
@@ -297,31 +323,6 @@ def test_an_asynchronous_call_that_is_given_up_before_it_waits_ends_at_its_first
     figures = slot.statistics()
     assert (figures.failed, figures.zombies, slot.outstanding(ended), figures.timeouts) == (1, 0, 0, 0)
     assert figures.last_error == "default/a: TimeoutError: it was cancelled at the drain timeout of a reload"
-
-
-def test_an_asynchronous_call_that_will_not_be_cancelled_is_a_zombie(
-    bench, added, hanging, monkeypatch
-) -> None:
-    """It swallows its cancellation at the end of a drain: others are let in, and its key is held."""
-    monkeypatch.setattr(calls_under_way, "CANCEL_SECONDS", 0.02)
-    replaced = threading.Event()
-
-    async def stubborn() -> None:
-        await _stubborn(hanging)
-
-    slot = bench.slot(stubborn, adds="a", retry=ONCE)
-    slot.add_all([added("a", ChangeType.MODIFIED), added("b")])
-    slot.replace_worker = replaced.set
-    call = bench.begin(asynchronous=True)
-    until("the call has begun", slot.running)
-    assert slot.queue.take() is None
-    assert slot.abandon(rebind(slot, bench.binding(stubborn, generation=2))) == 1
-    assert replaced.wait(SOON)
-    assert slot.statistics().zombies == 1
-    assert slot.queue.take().key == "default/b"
-    hanging.gate.set()
-    assert call.result(SOON) is False, "its worker was replaced and leaves"
-    assert slot.statistics().zombies == 0
 
 
 @pytest.mark.parametrize("given_up_by", ["its timeout", "a drain"])

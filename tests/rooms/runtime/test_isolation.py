@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -14,8 +14,8 @@ from unittest.mock import Mock
 import pytest
 import structlog
 
-from declctl.errors import Conflict, InvalidWrite, NotSynced
-from declctl.hooks.calls import describe_with_place, readable_traceback
+from declctl.errors import Conflict, InvalidWrite, NotSynced, ReloadRefused
+from declctl.hooks.calls import Implementation, ReconcileTarget, describe_with_place, readable_traceback
 from declctl.manifest.model import IsolationMode, IsolationSpec
 from declctl.manifest.plan import HandlerPlan
 from declctl.objects import ObjectKey, ObjectView, Record, Request
@@ -25,18 +25,18 @@ from declctl.runtime.checking.fork_server import STATUS
 from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, Memo
 from declctl.runtime.handling.failures import cause_of
 from declctl.runtime.handling.invocation import CallTimedOut
-from declctl.runtime.isolation.child_process import ChildProcess, ProcessLost
-from declctl.runtime.isolation.children import HandlerChildren, ProcessRegistry, Template
-from declctl.runtime.isolation.parent_channel import CallChannel, ParentChannel
+from declctl.runtime.isolation.child import calls
+from declctl.runtime.isolation.child.channel import CallChannel, ParentChannel
+from declctl.runtime.isolation.child.context import ParentLog
+from declctl.runtime.isolation.parent.child_process import ChildProcess, ProcessLost
+from declctl.runtime.isolation.parent.children import HandlerChildren, ProcessRegistry, Template
 from declctl.runtime.isolation.protocol import (
     Answer,
     Ask,
     Begin,
     Call,
     Done,
-    FromChild,
     Loaded,
-    MessageReader,
     Raised,
     Ready,
     Tell,
@@ -54,13 +54,13 @@ _RECORD = Record(
 
 
 class MadeUpTemplate:
-    """Forks threads, each of which behaves as a child, and has an exit status."""
+    """Forks threads, each of which behaves as a child, or is one, and has an exit status."""
 
-    def __init__(self, behave: Behaviour) -> None:
+    def __init__(self, behave: Behaviour | ReconcileTarget) -> None:
         self._behave = behave
         self.forks: list[float] = []  # when
 
-    def fork(self, _until: float | None) -> ChildProcess:
+    def fork(self, _until: float | None, _stop: Future[str]) -> ChildProcess:
         """A child."""
         self.forks.append(time.monotonic())
         (talk, their_talk), (fate, their_fate) = socket.socketpair(), socket.socketpair()
@@ -69,7 +69,10 @@ class MadeUpTemplate:
         def run() -> None:
             channel, status, number = ParentChannel(their_talk), 0, 0
             try:
-                channel.next()
+                begin = channel.next()
+                if isinstance(self._behave, ReconcileTarget):
+                    assert isinstance(begin, Begin)
+                    calls.Child(channel, begin, self._behave, {}).run()
                 channel.send(Ready(os.getpid()))
                 while isinstance(call := channel.next(), Call):
                     channel.open(call.number)
@@ -97,7 +100,7 @@ class MadeUpTemplate:
         exited: list[int] = []
         threading.Thread(target=run, daemon=True).start()
         threading.Thread(target=end, daemon=True).start()
-        return ChildProcess(talk, fate, parent=0)
+        return ChildProcess(talk, fate, parent=os.getppid())
 
     def close(self) -> None:
         """No effect."""
@@ -107,7 +110,7 @@ _open: list[HandlerChildren] = []
 
 
 def _made(
-    behave: Behaviour, template: Any = None, *, timeout: float | None = None, **limits: int
+    behave: Behaviour | ReconcileTarget, template: Any = None, *, timeout: float | None = None, **limits: int
 ) -> HandlerChildren:
     plan = HandlerPlan(
         path=(),
@@ -132,7 +135,8 @@ def _call(children: HandlerChildren, memo: Memo | None = None) -> object:
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
+def _no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("signal.pidfd_send_signal", lambda *_: None)  # it would be sent to this process
     before = threading.active_count()
     yield
     while _open:
@@ -159,40 +163,67 @@ def test_the_timeout_holds_while_the_code_is_imported_again(monkeypatch: pytest.
     answers = [Loaded([], {"score": ["a"]}, 0), None, Loaded([], {"score": ["b"]}, 0)]
     made: list[Any] = []
 
+    def ends() -> None:
+        with suppress(TimeoutError, ReloadRefused):
+            template.start(0.0)  # another call; nothing is left of what has failed when a new one begins
+
     def imports(*_: object, output: int | None) -> Any:
         control, theirs = socket.socketpair()
         if (answer := answers.pop(0)) is not None:
             theirs.sendall(encoded(answer))
         fork = Mock(side_effect=ConnectionError(output))  # it has ended
-        made.append(Mock(control=control, fork=fork, kill=theirs.close, close=theirs.close, pid=0))
+        made.append(Mock(control=control, fork=fork, kill=theirs.close, close=ends, pid=0))
         return made[-1]
 
-    monkeypatch.setattr("declctl.runtime.isolation.children.ForkServerProcess", imports)
+    monkeypatch.setattr("declctl.runtime.isolation.parent.children.ForkServerProcess", imports)
     declared: Any = "what is imported"
     template = Template(declared, {"score": ["a"]}, limit=60.0, log=structlog.get_logger())
-    template.start()
+    with monkeypatch.context() as patched:
+        patched.setattr("threading.Thread.start", Mock(side_effect=RuntimeError("can't start new thread")))
+        with pytest.raises(ProcessLost, match="can't start new thread"):
+            template.fork(None, Future())
+    stale = template.start()
     children = _made(_returns, template, timeout=0.2)
     for _ in range(2):
         with pytest.raises(CallTimedOut, match="no process was ready"):
             _call(children)
     assert len(made) == 2
+    stopped = _made(_returns, template)
+    with ThreadPoolExecutor(1) as thread:
+        called = thread.submit(_call, stopped)
+        until("it has ended", lambda: (stopped.stop_calls("the drain is over"), called.done())[1])
+    assert "the drain is over" in str(called.exception())
     made[1].kill()
 
     def refused() -> str:
         with pytest.raises(ProcessLost) as lost:
-            template.fork(None)
+            template.fork(None, Future())
         return str(lost.value)
 
     until("it was killed, and is replaced", lambda: "score: its code has other hooks" in refused())
+    answers.append(Loaded([], {"score": ["a"]}, 0))
+    stale.fork.side_effect = OSError("it is closed")
+    fresh = template.start()
+    monkeypatch.setattr(template, "start", Mock(side_effect=[stale, fresh, fresh]))
+    assert "ends at once" in refused(), "another call has found the end of the first one, and closed it"
     template.close()
 
 
 @pytest.mark.parametrize(
     ("sends", "words"),
-    [(None, "closed its connection"), (5, "what is no message of declctl"), (Ready(1), "out of turn")],
+    [
+        (None, "closed its connection"),
+        (5, "what is no message of declctl"),
+        (Ready(1), "out of turn"),
+        ("late", "it was not ready within -1 s"),
+    ],
 )
-def test_what_has_ended_a_child_is_the_failure_of_its_call(sends: Any, words: str) -> None:
-    """A closed connection, bytes that are no message, one out of turn: each is named."""
+def test_what_has_ended_a_child_is_the_failure_of_its_call(
+    sends: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A closed connection, bytes that are no message, one out of turn or late: each is named."""
+    if sends == "late":
+        monkeypatch.setattr("declctl.runtime.isolation.parent.child_process.READY_SECONDS", -1.0)
 
     def ends(channel: ParentChannel, _number: int) -> None:
         if sends is None:
@@ -225,15 +256,16 @@ def test_a_child_that_crashes_is_replaced_with_a_growing_delay() -> None:
 
 @pytest.mark.parametrize("talks", [False, True])
 def test_a_call_that_exceeds_its_timeout_ends_with_its_child(talks: bool) -> None:
-    """It fails at once, whether the child is silent or talks without end; the next call has another child."""
+    """It fails at once, also if the child talks without end, instead of its stack; the next has another."""
 
     def hangs_first(channel: ParentChannel, _number: int) -> None:
         if len(children.made_up.forks) > 1:  # type: ignore[attr-defined]
             channel.send(Done())
             return
         while talks:
-            channel.tell(Tell("talker", "debug", "again", {}))
+            children.made_up.talk.sendall(line)  # type: ignore[attr-defined]
 
+    line = encoded(Tell("talker", "debug", "again" * 10_000, {}))
     children = _made(hangs_first, timeout=0.3)
     with pytest.raises(CallTimedOut, match=r"longer than its timeout of 0\.3 s; its process was ended"):
         _call(children)
@@ -246,7 +278,7 @@ def test_calls_that_have_to_end_do_so_also_while_they_wait_for_a_child(
     waits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of a drain reaches the call under way, and the one that waits after a crash."""
-    monkeypatch.setattr("declctl.runtime.isolation.children.FIRST_DELAY", 60.0)
+    monkeypatch.setattr("declctl.runtime.isolation.parent.children.FIRST_DELAY", 60.0)
 
     def crashes_or_hangs(_channel: ParentChannel, _number: int) -> None:
         if waits:
@@ -261,6 +293,8 @@ def test_calls_that_have_to_end_do_so_also_while_they_wait_for_a_child(
         until("it waits, or runs", lambda: waits or children.statistics().processes)
         until("it has ended", lambda: (children.stop_calls("the drain is over"), called.done())[1])
     assert "the drain is over" in str(called.exception())
+    with pytest.raises(ProcessLost, match="the drain is over"):
+        _call(children)  # the next hook of the same change
 
 
 def test_questions_are_answered_in_the_call_and_refused_after_it() -> None:
@@ -281,7 +315,7 @@ def test_questions_are_answered_in_the_call_and_refused_after_it() -> None:
         )
         channel.close()
         asked.append(ask("memo"))
-        channel.send(Raised(failure_of(ValueError("no")), {"seen": 2}))
+        channel.send(Raised(failure_of(ValueError("no")), '{"seen": 2}'))
 
     memo = Memo()
     memo["seen"] = memo["gone"] = 1
@@ -289,12 +323,42 @@ def test_questions_are_answered_in_the_call_and_refused_after_it() -> None:
     with pytest.raises(ValueError, match="no"):  # a failure of the call, and not of the child
         _call(children, memo)
     assert (len(children.statistics().processes), children.statistics().ends) == (1, {})
-    assert asked[0] == {"seen": 1, "gone": 1}
+    assert asked[0] == '{"seen": 1, "gone": 1}'
     assert "there is no question 'nothing'" in str(asked[1])
     assert "argument" in str(asked[2])
     assert "no resource is named 'no'" in str(asked[3])
     assert "ctx is valid for the length of its call" in str(asked[4])
     assert dict(memo) == {"seen": 2}
+
+
+def test_what_a_child_can_not_send_is_shown_or_is_the_failure_of_its_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Large numbers and surrogates, in memo, log line and exception, and what no memo may hold."""
+    logs: list[ParentLog] = []
+    monkeypatch.setattr(calls, "send_logs", lambda channel: logs.append(ParentLog(channel, "odd")))
+    monkeypatch.setattr("declctl.runtime.isolation.protocol.MOST_BYTES", 100_000)
+
+    def reconcile(ctx: Any) -> None:
+        numbers = ctx.memo["numbers"]
+        numbers.append([2**70, object(), 3][len(numbers) - 1])
+        if len(numbers) == 2:
+            logs[0].tell("warning", "odd \udcff", {"\udcff": numbers})
+            raise Conflict(2**70, "Conflict", "odd \udcff")
+        ctx.memo["large"] = "x" * 200_000
+
+    hook = Implementation("declctl_reconcile", "p", reconcile, ("ctx",), is_async=False)
+    children, memo = _made(ReconcileTarget((hook,))), Memo()
+    memo["numbers"] = ["\udcff"]
+    with pytest.raises(Conflict, match=r"odd \\udcff"):
+        _call(children, memo)
+    assert memo["numbers"] == ["\udcff", 2**70]
+    assert "odd \\udcff" in caplog.text
+    for words in (r"ctx\.memo\['numbers'\] can't hold a list", "too much for one message"):
+        with pytest.raises((TypeError, ValueError), match=words):
+            _call(children, memo)
+        memo["numbers"] = [1, 2, 3]
+    assert (len(children.statistics().processes), children.statistics().ends) == (1, {})
 
 
 class _Broken(Exception):
@@ -329,19 +393,6 @@ def test_an_exception_arrives_with_what_declctl_needs_of_it() -> None:
     assert "Traceback" in readable_traceback(own)
     assert "test_isolation.py" in readable_traceback(own)
     assert type(sent(_Broken())).__name__ == "_Broken"
-
-
-def test_a_message_may_come_in_parts_and_several_at_once() -> None:
-    """What the socket makes of the bytes does not matter."""
-    data, reader, found = (
-        encoded(Ready(1)) + encoded(Done(2.5)) + encoded(Ready(3)),
-        MessageReader(FromChild),
-        [],
-    )
-    for part in (data[:3], data[3:9], data[9:]):
-        reader.buffer += part
-        found += [*iter(reader.next, None)]
-    assert found == [Ready(1), Done(2.5), Ready(3)]
 
 
 def test_what_outlives_its_call_asks_nothing_of_the_next_one() -> None:

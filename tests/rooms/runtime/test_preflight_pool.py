@@ -1,6 +1,7 @@
 """The child of a pre-flight: forked, used once, and nothing of it is left, whatever happens to it."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ from declctl.runtime.checking import preflight_pool
 from declctl.runtime.checking.check import import_in_child, read_files
 from declctl.runtime.checking.fork_server import STATUS
 from declctl.runtime.checking.inputs import InputFiles
-from declctl.runtime.checking.preflight_pool import Ending, PreflightPool, PreflightProcess
+from declctl.runtime.checking.preflight_pool import Ending, ForkServerProcess, PreflightPool, PreflightProcess
 from declctl.testing import until
 from tests.children import child_processes
 
@@ -37,6 +38,7 @@ def _is_open(link: Path) -> bool:
 @pytest.fixture(autouse=True)
 def _nothing_is_left():
     """No test leaves a process, a zombie, a pipe or a socket behind."""
+    gc.collect()  # sockets of other tests
     before = child_processes(), _open_files()
     yield
     until("processes and files are as before", lambda: (child_processes(), _open_files()) == before)
@@ -145,40 +147,29 @@ def test_an_import_that_takes_too_much_memory_is_ended(children, bundle, tmp_pat
     assert (fault.code, "raise the memory limit" in str(fault.suggestion)) == ("DCL044", True)
 
 
-async def test_it_is_ended_when_nobody_has_wanted_it_for_a_while(children, bundle, begun) -> None:
-    """Between two edits of a day nothing is kept; between two of a minute everything is."""
-    before = child_processes()
+async def test_it_is_ended_when_nobody_has_wanted_it_for_a_while(children, bundle, begun, tmp_path) -> None:
+    """Between two edits of a day nothing is kept; between two of a minute, and amid an import, all is."""
+    before, sign, clock = child_processes(), tmp_path / "sign", ManualClock()
     checked = _checked(bundle)
-    clock = ManualClock()
+    waits = f"while os.path.exists({str(sign)!r}): time.sleep(0.01)\n"
+    slow = _checked(bundle, f"import os, time\nopen({str(sign)!r}, 'w').close()\n{waits}")
     lingering = asyncio.create_task(children.linger(clock))
     await import_in_child(checked, children)
     for _ in range(3):
         await clock.advance(60)
         assert child_processes() != before
         await import_in_child(checked, children)
-    await clock.advance(60)
-    assert child_processes() != before
-    await clock.advance(60)
-    await asyncio.to_thread(until, "it is ended", lambda: child_processes() == before)
-    assert (await import_in_child(checked, children)).errors == ()
-    lingering.cancel()
-    assert len(begun) == 2
-
-
-async def test_one_that_imports_for_longer_than_that_is_left_alone(children, bundle, tmp_path) -> None:
-    """An import may take its time."""
-    sign = tmp_path / "sign"
-    waits = f"while os.path.exists({str(sign)!r}): time.sleep(0.01)\n"
-    checked = _checked(bundle, f"import os, time\nopen({str(sign)!r}, 'w').close()\n{waits}")
-    clock = ManualClock()
-    lingering = asyncio.create_task(children.linger(clock))
-    work = asyncio.create_task(import_in_child(checked, children))
+    work = asyncio.create_task(import_in_child(slow, children))
     await asyncio.to_thread(until, "it imports", sign.exists)
     for _ in range(3):
         await clock.advance(60)
     sign.unlink()
     assert (await work).errors == ()
+    await clock.advance(60)
+    await asyncio.to_thread(until, "it is ended", lambda: child_processes() == before)
+    assert (await import_in_child(checked, children)).errors == ()
     lingering.cancel()
+    assert len(begun) == 2
 
 
 def test_children_have_the_environment_of_now_and_a_low_priority(children, bundle, monkeypatch) -> None:
@@ -252,6 +243,20 @@ def test_no_child_is_asked_where_the_manifest_opts_out(children, bundle) -> None
     checked = _checked(bundle, "import os\nos._exit(1)\n", "preflight: 'Off'")
     assert _import(children, checked).diagnostics == ()
     assert child_processes() == before
+
+
+def test_what_an_import_has_started_ends_with_the_process_that_imports(tmp_path, monkeypatch) -> None:
+    """Also if that is killed amid the import."""
+    code = "import pathlib, subprocess, time\nchild = subprocess.Popen(['sleep', '99'])\n"
+    (tmp_path / "starts.py").write_text(
+        f"{code}pathlib.Path('{tmp_path}', str(child.pid)).touch()\nchild.wait()"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    process = ForkServerProcess("starts", output=None)
+    until("it has started another one", lambda: [*tmp_path.glob("[0-9]*")])
+    process.kill()
+    process.close()
+    until("that has ended, too", lambda: _is_gone(int(next(tmp_path.glob("[0-9]*")).name)))
 
 
 async def test_an_import_that_is_given_up_ends_with_all_it_has_started(children, bundle, tmp_path) -> None:

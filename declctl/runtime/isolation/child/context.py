@@ -15,12 +15,11 @@ from declctl.informer.stores.lister import CacheSnapshot, Selector, Views
 from declctl.kit import running_loop
 from declctl.kit.callbacks import CodeLine
 from declctl.kit.clock import SystemClock
-from declctl.kit.text import exception_text
 from declctl.objects import LabelSelector, ObjectKey, ObjectView
 from declctl.objects.record import record_of
 from declctl.runtime.handling.context import Forgotten
-from declctl.runtime.isolation.parent_channel import AskedFuture, CallChannel, ParentChannel
-from declctl.runtime.isolation.protocol import Tell, from_plain
+from declctl.runtime.isolation.child.channel import AskedFuture, CallChannel, ParentChannel
+from declctl.runtime.isolation.protocol import Tell, from_plain, shown, shown_text
 from declctl.writes import (
     AppliedSet,
     CallScope,
@@ -55,26 +54,8 @@ class ParentLog:
     def tell(self, level: str, event: object, fields: Mapping[str, Any]) -> None:
         """Send a line."""
         self._channel.tell(
-            Tell(self._logger, level, str(event), {str(n): _shown(v) for n, v in fields.items()})
+            Tell(self._logger, level, shown_text(event), {shown_text(n): shown(v) for n, v in fields.items()})
         )
-
-
-def _shown(value: object) -> Any:
-    """A field of a log line: plain values as they are, others as texts."""
-    if isinstance(value, str | int | float | bool | None):
-        return value if not isinstance(value, int) or -(1 << 63) <= value < 1 << 64 else str(value)
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_shown(each) for each in cast("Iterable[object]", value)]
-    if isinstance(value, dict):
-        return {str(name): _shown(each) for name, each in cast("dict[object, object]", value).items()}
-    return exception_text(value) if isinstance(value, BaseException) else _text(value)
-
-
-def _text(value: object) -> str:
-    try:
-        return str(value)
-    except BaseException:  # noqa: BLE001 - user code
-        return f"(a {type(value).__name__}, which can't be shown)"
 
 
 class CacheOfParent:
@@ -213,7 +194,7 @@ class ClientsOfParent:
                 "ctx.sync_client"
             )
         if loop not in self._async:
-            from declctl.runtime.isolation.child_clients import async_client  # late: half a second
+            from declctl.runtime.isolation.child.clients import async_client  # late: half a second
 
             self._async[loop] = async_client(self._channel)
         return self._async[loop]
@@ -221,7 +202,7 @@ class ClientsOfParent:
     def synchronous(self) -> Any:
         """The synchronous ApiClient."""
         if self._sync is None:
-            from declctl.runtime.isolation.child_clients import sync_client  # late: half a second
+            from declctl.runtime.isolation.child.clients import sync_client  # late: half a second
 
             self._sync = sync_client(self._channel)
         return self._sync

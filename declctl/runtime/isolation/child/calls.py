@@ -32,7 +32,8 @@ from declctl.runtime.handling.context import (
     Memo,
     Snapshots,
 )
-from declctl.runtime.isolation.child_context import (
+from declctl.runtime.isolation.child.channel import CallChannel, ParentChannel
+from declctl.runtime.isolation.child.context import (
     CacheOfParent,
     ClientsOfParent,
     ClusterOfParent,
@@ -40,7 +41,6 @@ from declctl.runtime.isolation.child_context import (
     ParentLog,
     snapshot_of_parent,
 )
-from declctl.runtime.isolation.parent_channel import CallChannel, ParentChannel
 from declctl.runtime.isolation.protocol import (
     Begin,
     Call,
@@ -48,6 +48,7 @@ from declctl.runtime.isolation.protocol import (
     Raised,
     Ready,
     failure_of,
+    memo_text,
 )
 from declctl.writes import CallScope
 
@@ -67,7 +68,7 @@ class Child:
         self._hooks = target.implementations
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clients = ClientsOfParent(channel)
-        self._log = _send_logs(channel)
+        self._log = send_logs(channel)
         self._not_awaited: set[str] = set()  # writes that the log has named
 
     def run(self) -> None:
@@ -76,7 +77,11 @@ class Child:
         while True:
             call = self._channel.next()
             assert isinstance(call, Call)
-            self._channel.send(self._answer(call))
+            ended = self._answer(call)
+            try:
+                self._channel.send(ended)
+            except (ValueError, OverflowError) as fault:  # what the hook has left can't be sent
+                self._channel.send(Raised(failure_of(fault)))
 
     def _answer(self, message: Call) -> Done | Raised:
         if message.level != self._channel.level:
@@ -87,11 +92,14 @@ class Child:
         try:
             result = self._call(channel, memo, self._hooks[message.hook], _arguments(message))
             if result is None or isinstance(result, Requeue):
-                return Done(None if result is None else result.after, "", memo.changed())
+                return Done(None if result is None else float(result.after), "", memo.changed())
             return Done(None, type(result).__name__, memo.changed())
         except BaseException as error:  # noqa: BLE001 - user code: the parent decides what follows
             cause = error.__cause__ if isinstance(error, HandlerFailed) and error.__cause__ else error
-            return Raised(failure_of(cause), memo.changed())
+            changed = None
+            with suppress(TypeError):  # this failure, or the reason of another one
+                changed = memo.changed()
+            return Raised(failure_of(cause), changed)
         finally:
             self._channel.close()
             for stream in (sys.stdout, sys.stderr):  # a process that is ended flushes nothing
@@ -149,18 +157,19 @@ class _CallMemo:
         """The memo."""
         if self._memo is None:
             memo = Memo()
-            memo.update(self._channel.ask("memo"))
-            self._memo, self._before = memo, _text_of(memo)
+            self._before = self._channel.ask("memo")
+            memo.update(json.loads(self._before))
+            self._memo = memo
         return self._memo
 
-    def changed(self) -> dict[str, Any] | None:
-        """The memo, if the call has changed it."""
-        memo = self._memo
-        return None if memo is None or _text_of(memo) == self._before else dict(memo)
-
-
-def _text_of(memo: Memo) -> str:
-    return json.dumps(dict(memo), default=str)
+    def changed(self) -> str | None:
+        """The memo as JSON, if the call has changed it. Raises TypeError if it is not JSON-like any more."""
+        if self._memo is None:
+            return None
+        copied = Memo()
+        copied.update(self._memo)  # the call may have changed a list of it
+        text = memo_text(copied)
+        return None if text == self._before else text
 
 
 def _arguments(call: Call) -> dict[str, object]:
@@ -193,7 +202,7 @@ _LEVELS = logging.getLevelNamesMapping()
 _OF_RECORDS = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 
 
-def _send_logs(channel: ParentChannel) -> Any:
+def send_logs(channel: ParentChannel) -> Any:
     """Send lines of structlog and of the logging module to the parent; returns the logger of `ctx.log`."""
     log = ParentLog(channel)
 

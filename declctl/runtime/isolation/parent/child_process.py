@@ -31,10 +31,11 @@ from declctl.runtime.isolation.protocol import (
 )
 
 _READ = 1 << 16  # bytes read at once
-_READY_SECONDS = 30.0  # for a child to be there, on a busy machine
+READY_SECONDS = 30.0  # for a child to be there, on a busy machine
 _EXIT_SECONDS = 1.0  # between the end of its connection and its exit
 _STATUS_SECONDS = 5.0  # for the exit status of a child that is gone
 _STACK_SECONDS = 0.1  # for a child to write its stack
+_MOST_STACK = 1 << 20  # bytes that are read for it, of a child that sends others, too
 _LOOK_SECONDS = 0.25  # between two looks at the memory of a child that is called
 _PAGE = os.sysconf("SC_PAGESIZE")
 _CRASH = b"Fatal Python error"  # with which `faulthandler` begins, in the place of a message
@@ -74,9 +75,15 @@ class ChildProcess:
 
     def begin(self, begin: Begin, until: float | None) -> None:
         """Tell the child its handler, and wait until it is there. Raises as `send` does."""
-        ready = time.monotonic() + _READY_SECONDS
-        self.send(encoded(begin), ready if until is None else min(ready, until))
-        message = self.receive(ready if until is None else min(ready, until))
+        ready = time.monotonic() + READY_SECONDS
+        limit = ready if until is None else min(ready, until)
+        try:
+            self.send(encoded(begin), limit)
+            message = self.receive(limit)
+        except TimeoutError:
+            if limit == until:
+                raise
+            raise ProcessLost(f"it was not ready within {READY_SECONDS:g} s") from None
         if not isinstance(message, Ready):
             raise ProcessLost("its process does not answer as a child of declctl does")
         self.pid = message.pid
@@ -216,12 +223,13 @@ class ChildProcess:
         """
         if self._process is None:
             return
-        with suppress(OSError):
+        found = self._messages.buffer
+        found.clear()
+        with suppress(OSError, ProcessLost):  # it has ended, or is silent
             signal.pidfd_send_signal(self._process, STACK_SIGNAL)
             until = time.monotonic() + _STACK_SECONDS
-            with suppress(TimeoutError, ProcessLost):
-                while b" in serve\n" not in self._messages.buffer:
-                    self._wait(until)
+            while b" in serve\n" not in found and len(found) < _MOST_STACK and time.monotonic() < until:
+                self._wait(until)
 
     @property
     def place(self) -> str:

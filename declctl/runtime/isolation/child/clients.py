@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from multidict import CIMultiDict
 
-from declctl.runtime.isolation.parent_channel import AskedFuture, ParentChannel
+from declctl.runtime.isolation.child.channel import AskedFuture, ParentChannel
 
 _HOST = "http://parent"  # it is never asked: the parent replaces it
 _ENDLESS = ("watch", "follow")  # parameters of a request whose answer goes on
@@ -45,7 +45,9 @@ class _Requests:
         self._channel = channel
 
     @staticmethod
-    def _given(method: str, url: str, headers: Any, body: Any, post_params: Any) -> tuple[Any, ...]:
+    def _given(
+        method: str, url: str, headers: Any, body: Any, post_params: Any, timeout: Any
+    ) -> tuple[Any, ...]:
         """What the parent is asked for. Raises RuntimeError for a request that it can't send."""
         parts = urlsplit(url)
         query = parse_qs(parts.query)
@@ -56,7 +58,8 @@ class _Requests:
             )
         if post_params:
             raise RuntimeError(f"{method} {parts.path}: an isolated handler can't send a form")
-        return method, url.removeprefix(_HOST), dict(headers or {}), body
+        seconds = sum(timeout) if isinstance(timeout, tuple) else timeout  # to connect, and to read
+        return method, url.removeprefix(_HOST), dict(headers or {}), body, seconds
 
 
 class _SyncRequests(_Requests):
@@ -70,7 +73,7 @@ class _SyncRequests(_Requests):
         _request_timeout: Any = None,
     ) -> "_SyncResponse":
         """Send a request; returns the answer, also if it is a refusal."""
-        given = self._given(method, url, headers, body, post_params)
+        given = self._given(method, url, headers, body, post_params, _request_timeout)
         return _SyncResponse(self._channel.running.ask("request", *given))
 
     def close(self) -> None:
@@ -88,7 +91,7 @@ class _AsyncRequests(_Requests):
         _request_timeout: Any = None,
     ) -> "_AsyncResponse":
         """Send a request; returns the answer, also if it is a refusal."""
-        given = self._given(method, url, headers, body, post_params)
+        given = self._given(method, url, headers, body, post_params, _request_timeout)
         asked = AskedFuture(self._channel.running, _AsyncResponse, "request", given, lambda *_: None)
         return await asked
 

@@ -4,15 +4,15 @@ Each answer is what the `HandlerContext` of the call gives, so that lease, limit
 Secrets are those of any other call. Writes and requests run on the machinery loop meanwhile.
 """
 
+import json
 import logging
-from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
 from declctl.informer.stores.lister import CacheReader, CacheSnapshot, Views
 from declctl.objects import ObjectView
 from declctl.runtime.handling.context import CallElsewhere, Memo
-from declctl.runtime.isolation.protocol import Ask, Tell, sendable
+from declctl.runtime.isolation.protocol import Ask, Tell, memo_text, sendable
 
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 _READS = frozenset(
@@ -77,14 +77,13 @@ class CallOfChild:
             logging.getLevelNamesMapping()[level.upper()], "%s", line.event, extra=known
         )
 
-    def keep(self, memo: Mapping[str, Any] | None) -> None:
-        """Keep the memo as the call has left it. Raises TypeError if it is not JSON-like."""
-        if memo is None:
-            return
-        kept: Memo = self._context.memo
-        for name in kept.keys() - memo.keys():
-            del kept[name]
-        kept.update(memo)
+    def keep(self, memo: str | None) -> None:
+        """Keep the memo as the call has left it. Raises ValueError for what is no JSON."""
+        if memo is not None:
+            kept: Memo = self._context.memo
+            values = dict(json.loads(memo))
+            kept.clear()
+            kept.update(values)
 
     def _reader(self, kind: str, name: str | int) -> CacheReader:
         if kind == "lister":
@@ -94,8 +93,8 @@ class CallOfChild:
     def _ask_now(self) -> str:
         return self._context.now().isoformat()
 
-    def _ask_memo(self) -> dict[str, Any]:
-        return dict(self._context.memo)
+    def _ask_memo(self) -> str:
+        return memo_text(self._context.memo)
 
     def _ask_read(self, source: tuple[str, str | int], what: str, *given: Any) -> Any:
         reader: Any = self._reader(*source)
@@ -118,8 +117,8 @@ class CallOfChild:
     def _ask_record_event(self, obj: Any, reason: str, note: str, kind: str, action: str) -> None:
         self._context.record_event(obj, reason, note, kind, action)
 
-    def _ask_request(self, method: str, path: str, headers: Any, body: Any) -> Future[Any]:
-        return self._call.request(method, path, headers, body)
+    def _ask_request(self, *given: Any) -> Future[Any]:
+        return self._call.request(*given)
 
     def _ask_apply(self, obj: Any, force: bool | None) -> Future[Any]:
         return self._call.submit(lambda writes: writes.apply(obj, force=force))

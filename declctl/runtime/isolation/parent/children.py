@@ -12,7 +12,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -37,8 +38,8 @@ from declctl.runtime.checking.preflight_pool import ForkServerProcess, timeval
 from declctl.runtime.handling.binding import IsolationStatistics
 from declctl.runtime.handling.context import CallElsewhere, HandlerContext
 from declctl.runtime.handling.invocation import CallTimedOut, ran_longer_than
-from declctl.runtime.isolation.child_process import ChildProcess, ProcessLost
-from declctl.runtime.isolation.parent_context import CallOfChild
+from declctl.runtime.isolation.parent.answers import CallOfChild
+from declctl.runtime.isolation.parent.child_process import ChildProcess, ProcessLost
 from declctl.runtime.isolation.protocol import (
     CANCEL,
     LENGTH,
@@ -115,38 +116,43 @@ class Template:
         self._process: ForkServerProcess | None = None
         self._closed = False
 
-    def start(self, until: float | None = None) -> ForkServerProcess:
+    def start(self, until: float | None = None, stop: "Future[str] | None" = None) -> ForkServerProcess:
         """The process, after its import of the code. Blocks.
 
-        Raises ReloadRefused, ProcessLost after `close`, and TimeoutError at the monotonic time `until`: the
-        import goes on for the next call.
+        Raises ReloadRefused, ProcessLost after `close` and when `stop` is done, RuntimeError without a
+        thread, and TimeoutError at the monotonic time `until`: the import goes on for the next call.
         """
         with self._lock:
             if self._closed:
                 raise ProcessLost("the generation of its code has ended")
             if self._import is None:
-                self._import = Future()
-                thread = threading.Thread(target=self._run, args=(self._import,), name=_THREAD, daemon=True)
-                thread.start()
+                started: Future[ForkServerProcess] = Future()
+                threading.Thread(target=self._run, args=(started,), name=_THREAD, daemon=True).start()
+                self._import = started
             started = self._import
-        return started.result(None if until is None else max(0.0, until - time.monotonic()))
+        left = None if until is None else max(0.0, until - time.monotonic())
+        awaited: list[Future[Any]] = [started] if stop is None else [started, stop]
+        wait(awaited, left, FIRST_COMPLETED)
+        if stop is not None and stop.done():
+            raise ProcessLost(stop.result())
+        return started.result(0)
 
-    def fork(self, until: float | None) -> ChildProcess:
+    def fork(self, until: float | None, stop: "Future[str]") -> ChildProcess:
         """A new child. Raises ProcessLost, and TimeoutError as `start` does."""
         for _ in range(2):
             try:
-                process = self.start(until)
+                process = self.start(until, stop)
+                with self._lock:
+                    if process is not self._process:
+                        continue  # another call has found that it has ended
+                    with suppress(ConnectionError):
+                        return ChildProcess(*process.fork(), parent=process.pid)
             except TimeoutError:
                 raise
-            except (OSError, ReloadRefused) as fault:
+            except (OSError, RuntimeError, ReloadRefused) as fault:
                 raise ProcessLost(f"no process can be started: {fault}") from fault
-            try:
-                with self._lock:
-                    return ChildProcess(*process.fork(), parent=process.pid)
-            except ConnectionError:  # it has ended
-                self._forget(process)
-            except OSError as fault:
-                raise ProcessLost(f"no process can be started: {fault}") from fault
+            process.kill()  # it has ended, and what its import has started ends, too
+            self._forget(process)
         raise ProcessLost("no process can be started: the one that has imported the code ends at once")
 
     def close(self) -> None:
@@ -170,21 +176,20 @@ class Template:
 
     def _run(self, started: "Future[ForkServerProcess]") -> None:
         """Start the process, and have the code imported."""
+        process: ForkServerProcess | None = None
         try:
             process = ForkServerProcess(MODULE, output=None)
             with self._lock:
                 self._process = process
                 if self._closed:
                     process.kill()
-            try:
-                self._have_imported(process.control)
-            except BaseException:
-                process.kill()
-                self._forget(process)
-                raise
+            self._have_imported(process.control)
         except BaseException as fault:  # noqa: BLE001 - raised by `start`
-            with self._lock:
-                self._import = None
+            if process is not None:
+                process.kill()
+                process.close()
+            with self._lock:  # no other one was started until now
+                self._import = self._process = None
             started.set_exception(fault)
         else:
             started.set_result(process)
@@ -234,9 +239,7 @@ class HandlerChildren:
         self._busy: set[ChildProcess] = set()
         self._crashes = 0  # in a row
         self._not_before = 0.0  # monotonic seconds: the next start
-        self._closed = ""  # why
-        self._stops = 0  # how often `stop_calls` was called
-        self._why = ""  # of the last time
+        self._stop: Future[str] = Future()  # done when no call may begin or go on any more: why
 
     def hooks(self, target: HookTarget) -> HookTarget:
         """The target with an `IsolatedHook` for each of its functions."""
@@ -260,20 +263,19 @@ class HandlerChildren:
         )
 
     def stop_calls(self, why: str) -> None:
-        """End the calls that run, with their processes."""
+        """End the calls that run, with their processes, and begin none any more."""
         with self._changed:
-            self._stops += 1
-            self._why = why
+            if not self._stop.done():
+                self._stop.set_result(why)
             self._changed.notify_all()  # a call that waits for a process ends, too
             for child in self._busy:
                 child.kill(why)
 
     def close(self, why: str) -> None:
         """End all processes, and start none any more."""
-        with self._changed:
-            self._closed = why
-            idle, self._idle = self._idle, []
         self.stop_calls(why)
+        with self._changed:
+            idle, self._idle = self._idle, []
         for child in idle:
             child.close()
 
@@ -291,23 +293,26 @@ class HandlerChildren:
         context: HandlerContext = arguments["ctx"]
         here = context.for_other_process()
         change, request = _sendable(arguments.get("change")), _sendable(arguments.get("request"))
-        stops, timeout = self._rest(), self._plan.timeout
+        self._rest()
+        timeout = self._plan.timeout
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             try:
-                child = self._take(until, stops)
+                child = self._take(until)
             except TimeoutError:
                 raise _failed(
                     CallTimedOut(f"no process was ready: {ran_longer_than(timeout or 0)}"), ""
                 ) from None
             try:
+                if not child.calls:
+                    child.begin(self._begin, until)
                 child.calls += 1
                 child.begin_call(Call(child.calls, position, change, request, here.log_level), until)
                 result = self._serve(child, until, here)
             except ProcessLost as lost:
                 failure = self._lost(child, lost)
                 # One that has ended while it was idle has cost nothing yet.
-                if child.has_call or child.killed or child.calls == 1:
+                if child.has_call or child.killed or child.calls <= 1:
                     raise failure from None
             except TimeoutError:
                 raise self._late(child, timeout or 0) from None
@@ -332,8 +337,8 @@ class HandlerChildren:
         if place:
             text += f", at {place}"
         cause = "Memory" if child.is_too_large else cause
-        self._remove(child, cause, text, is_crash=cause != "Killed" and child.has_call)
-        return _failed(ProcessLost(f"its process (pid {child.pid}) has ended: {text}"), place)
+        self._remove(child, cause, text, is_crash=cause != "Killed" and (child.has_call or not child.calls))
+        return _failed(ProcessLost(f"its process (pid {child.pid or 'not known'}) has ended: {text}"), place)
 
     def _late(self, child: ChildProcess, timeout: float) -> Exception:
         """End a child whose call has exceeded its timeout; returns the failure of the call."""
@@ -376,48 +381,34 @@ class HandlerChildren:
             child.is_too_large = True
             child.kill(f"it took {_mib(used)} amid a call, and its maxMemory is {_mib(most)}")
 
-    def _rest(self) -> int:
-        """Wait for the delay after a crash, unless a child is idle; returns `_stops` of the beginning."""
+    def _rest(self) -> None:
+        """Wait for the delay after a crash, unless a child is idle."""
         with self._changed:
-            stops = self._stops
-            while not self._idle and not self._stopped(stops):
+            while not self._idle and not self._stop.done():
                 seconds = self._not_before - time.monotonic()
                 if seconds <= 0:
                     break
                 self._changed.wait(seconds)
-            return stops
 
-    def _take(self, until: float | None, stops: int) -> ChildProcess:
+    def _take(self, until: float | None) -> ChildProcess:
         """A child for a call: one that is idle, or a new one. Raises ProcessLost and TimeoutError."""
         with self._changed:
-            if why := self._stopped(stops):
-                raise ProcessLost(why)
+            if self._stop.done():
+                raise ProcessLost(self._stop.result())
             if self._idle:
                 child = self._idle.pop()
                 self._busy.add(child)
                 return child
         try:
-            child = self._template.fork(until)
+            child = self._template.fork(until, self._stop)
         except ProcessLost:
             self._crashed()
             raise
         with self._changed:
             self._busy.add(child)
-            if why := self._stopped(stops):
-                child.kill(why)
-        try:
-            child.begin(self._begin, until)
-        except (ProcessLost, TimeoutError) as fault:
-            cause, text = child.close()
-            self._remove(child, cause, text, is_crash=True)
-            if isinstance(fault, TimeoutError):
-                raise
-            raise ProcessLost(f"its process could not begin: {text}") from None
+            if self._stop.done():
+                child.kill(self._stop.result())
         return child
-
-    def _stopped(self, stops: int) -> str:
-        """Why a call has to end that began when calls had been stopped so often; empty if it has not."""
-        return self._closed or (self._why if self._stops != stops else "")
 
     def _give_back(self, child: ChildProcess) -> None:
         """Keep a child for the next call, unless it has made enough of them, or takes too much memory."""
@@ -433,22 +424,20 @@ class HandlerChildren:
             if self._crashes:
                 self._crashes, self._not_before = 0, 0.0
                 self._changed.notify_all()
-            if not cause and not self._closed and not child.killed:
+            if not cause and not child.killed:
                 self._busy.discard(child)
                 self._idle.append(child)
                 return
         child.close()
-        self._remove(child, cause or "Killed", text or child.killed or self._closed)
+        self._remove(child, cause or "Killed", text or child.killed)
 
     def _remove(self, child: ChildProcess, cause: str, text: str, *, is_crash: bool = False) -> None:
         """Forget a child that has ended, and count it."""
         with self._changed:
             self._busy.discard(child)
-            is_closed = bool(self._closed)
         if is_crash:
             self._crashed()
-        if not is_closed:  # then nothing is replaced
-            self._registry.count(self._plan.name, cause, f"pid {child.pid}: {text}")
+        self._registry.count(self._plan.name, cause, f"pid {child.pid}: {text}")
 
     def _crashed(self) -> None:
         with self._changed:
