@@ -27,6 +27,11 @@ class Scenario:
     runs: int = 1
     sizes: Sizes | None = None  # None for those of the plan
 
+    @property
+    def writes(self) -> bool:
+        """Whether its peers write a status for each change."""
+        return self.listener == "reconcile-status"
+
     def takes(self, candidate: Candidate) -> bool:
         """Whether a peer is part of the scenario, and is able to run it."""
         able = self.kind in candidate.kinds and self.listener in candidate.listeners
