@@ -101,19 +101,6 @@ def test_a_failed_key_backs_off_and_a_change_ends_the_wait(keys, clock):
     assert keys.take() is None  # the retry was made with the change (controller-runtime's priority queue)
 
 
-def test_what_waits_belongs_to_the_code_that_takes_it(keys, epochs):
-    """A reload leaves the queue alone: only running calls are outstanding in an old epoch."""
-    keys.add("a/web", CHANGED, Priority.LIVE)
-    keys.add("a/db", CHANGED, Priority.LIVE)
-    running = keys.take()
-    old = epochs.cut()
-    assert keys.outstanding(old) == 1
-    item = keys.take()
-    assert item.epoch == epochs.newest
-    keys.done(running)
-    assert keys.outstanding(old) == 0
-
-
 def test_a_closed_queue_counts_what_it_drops(keys):
     """Waiting keys, and those that back off or rest; none that was reconciled, and asks to come again."""
     for name in ("a/zero", "a/one", "a/two", "a/three"):
@@ -152,21 +139,6 @@ def test_with_a_debounce_a_key_rests_until_nothing_leads_to_it(keys, clock):
     assert keys.next_due() is None
     figures = keys.statistics()
     assert (figures.added, figures.taken, figures.merged) == (2, 1, 1)
-
-
-def test_a_retry_does_not_rest(keys, clock):
-    """Its delay is that of the back-off; a change during the back-off rests, and comes before it."""
-    keys.debounce = 1.0
-    keys.add("a/web", CHANGED, Priority.LIVE)
-    clock.set(1.0)
-    keys.retry(keys.take(), 0.5)
-    clock.set(0.5)
-    item = keys.take()
-    assert item.attempts == 1
-    keys.retry(item, 60.0)
-    keys.add("a/web", CHANGED, Priority.LIVE)
-    clock.set(1.0)
-    assert keys.take().attempts == 2
 
 
 @pytest.mark.client_go(315, "Reconcile result")
@@ -221,26 +193,6 @@ def test_the_newest_call_decides_when_a_key_comes_again(keys, clock, again):
     clock.set(7200.0)
     item = keys.take()
     assert (None if again is None else (REQUEUED,)) == (item and causes(item))
-
-
-def test_a_retry_that_a_change_overtakes_is_made_once(keys, clock):
-    """Whether the change comes during the failing call or after it; a new failure has its whole back-off."""
-    keys.add("a/web", INITIAL, Priority.LIVE)
-    item = keys.take()
-    keys.add("a/web", CHANGED, Priority.LIVE)
-    keys.retry(item, 30.0)
-    item = keys.take()
-    assert (item.attempts, set(causes(item))) == (1, {INITIAL, CHANGED})
-    keys.retry(item, 60.0)
-    keys.add_after("a/web", 90.0, Reasons({}))  # it still comes at 60 s, as the third attempt
-    clock.set(30.0)
-    assert keys.take() is None
-    clock.set(30.0)
-    item = keys.take()
-    assert (item.attempts, set(causes(item))) == (2, {INITIAL, CHANGED})
-    keys.done(item)
-    clock.set(100.0)
-    assert keys.take() is None
 
 
 def test_a_retry_that_is_hurried_is_made_once(keys, clock):
