@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from declctl.errors import UsageError
 from declctl.kit import Clock
@@ -173,24 +173,33 @@ class TlsHandshake(asyncio.Protocol):
         self._opened = opened
         self._closed = closed
         self._tasks = tasks
+        self._received = b""  # before `start_tls`: uvloop reads also if reading is paused at the beginning
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
         transport = cast("asyncio.Transport", transport)
-        transport.pause_reading()  # until `start_tls`: what came before would be lost
         self._opened(transport)
         task = asyncio.create_task(self._shake(transport), name="admin TLS handshake")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def data_received(self, data: bytes) -> None:
+        """Keep the first bytes of the handshake."""
+        self._received += data
+
     async def _shake(self, transport: asyncio.Transport) -> None:
+        transport.pause_reading()
+        loop = asyncio.get_running_loop()
         early = EarlyBytes(self._make())
         fault: str | None = None
         encrypted = None
         # A second descriptor: asyncio closes its own before this method learns that a handshake has failed.
         second = _second_descriptor(transport)
+        if self._received:
+            # `start_tls` gives the transport another protocol, which begins in the next turn of the loop.
+            loop.call_soon(loop.call_soon, _pass_on, transport, self._received)
         try:
-            encrypted = await asyncio.get_running_loop().start_tls(
+            encrypted = await loop.start_tls(
                 transport,
                 early,
                 self._certificate.context,
@@ -210,6 +219,18 @@ class TlsHandshake(asyncio.Protocol):
             self._closed(transport, fault)
         if encrypted is not None:
             early.begin(encrypted)
+
+
+def _pass_on(transport: asyncio.Transport, data: bytes) -> None:
+    """Give bytes to the protocol of a transport, as if they came now."""
+    protocol: Any = transport.get_protocol()  # a BufferedProtocol; that of uvloop is none by its class
+    rest = memoryview(data)
+    while rest:
+        buffer = memoryview(protocol.get_buffer(len(rest)))
+        count = min(len(buffer), len(rest))
+        buffer[:count] = rest[:count]
+        protocol.buffer_updated(count)
+        rest = rest[count:]
 
 
 def _second_descriptor(transport: asyncio.Transport) -> socket.socket | None:

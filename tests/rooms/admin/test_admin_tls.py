@@ -11,6 +11,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import uvloop
 
 from declctl.admin import front, serve
 from declctl.admin.server import MOST_CONNECTIONS
@@ -66,6 +67,19 @@ async def test_https_answers_as_http_does(runtime, pair: KeyPair):
             async with session.get(url + path, headers=headers) as response:
                 assert await response.read()
                 assert response.status == status
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_what_a_client_sends_at_once_is_not_lost(runtime, pair: KeyPair, loop):
+    """Its first bytes may be there before the server has begun the handshake."""
+
+    async def shake() -> None:
+        async with serve(runtime, LOOPBACK, tls=pair) as bound:
+            for _ in range(20):
+                assert await asyncio.to_thread(shown_at, bound.port) == of_file(pair)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(shake())
 
 
 async def test_a_replaced_certificate_is_shown_without_a_restart(runtime, pair: KeyPair, tmp_path: Path):
