@@ -19,14 +19,11 @@ import msgspec
 
 from declctl.hooks.calls import identity_text
 from declctl.runtime.checking.declaration import Declaration
-from declctl.runtime.checking.fork_server import ForkServer, inherit_orphans
+from declctl.runtime.checking.fork_server import NICE, ForkServer, inherit_orphans
 from declctl.runtime.checking.loaded_code import load_code
 from declctl.runtime.checking.preflight_pool import ORPHAN_SECONDS
 from declctl.runtime.isolation.child.calls import serve
 from declctl.runtime.isolation.protocol import LENGTH, Loaded, encoded
-
-# Lowest: where processors are scarce, a handler that computes must not delay the events of the others.
-_NICE = 19
 
 
 @contextmanager
@@ -47,7 +44,7 @@ def _silence() -> Generator[None]:
 
 def main() -> None:
     """Import the declared code, report that, and fork children until the parent closes the socket."""
-    os.nice(_NICE)
+    os.nice(NICE)
     control = socket.socket(fileno=os.dup(0))
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), 0)
