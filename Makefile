@@ -7,6 +7,7 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.14 python3.13 python3.12; 
 BIN := .venv/bin
 RUNS := .venv/.installed
 TESTS := .venv/.installed-dev
+BENCHES := .venv/.installed-uvloop
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-rest test-all mutants lint types imports examples check soak bench bench-full e2e-real dist tools browser picture newest
@@ -84,12 +85,14 @@ soak: $(TESTS) ## hostile answers and requests at random, random histories (HIST
 	DECLCTL_SOAK=1 $(BIN)/python -m pytest -q -s -p no:logging tests/e2e/test_storms.py \
 	tests/behaviour/test_random_edits.py tests/behaviour/test_leaks.py
 
-bench: $(RUNS) ## figures beside other clients, 20,000 pods, some minutes (benchmarks/)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[uvloop]"
+$(BENCHES): $(RUNS)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[uvloop]'
+	@touch $@
+
+bench: $(BENCHES) ## figures beside other clients, 20,000 pods, some minutes (benchmarks/)
 	cd benchmarks && ../$(BIN)/python -m harness quick
 
-bench-full: $(RUNS) ## all figures of docs/performance.md, written into it; some hours
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[uvloop]"
+bench-full: $(BENCHES) ## all figures of docs/performance.md, written into it; some hours
 	cd benchmarks && ../$(BIN)/python -m harness full && ../$(BIN)/python -m harness.report
 
 e2e-real: $(TESTS) ## the end-to-end tests against a real API server alone
