@@ -240,7 +240,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         """Let a delayed key come now, or not at all; returns whether it was delayed."""
         with self._lock:
             if not comes:
-                return self._undelay(key)
+                return self._undelay(key) is not None
             if (delayed := self._delayed.get(key)) is not None:
                 self._come_now(delayed)
             return delayed is not None
@@ -268,7 +268,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
     # The methods below are called under the lock.
 
     def _figures(self) -> QueueFigures:
-        """As of any queue. A key counts once: as running, else as waiting, else as delayed."""
+        """As of any queue. A key that waits counts once: as running if a worker has it, never as delayed."""
         figures, waiting = super()._figures(), self._waiting.keys()
         states = [self._delayed[key].state for key in waiting & self._delayed.keys()]
         return replace(
@@ -319,13 +319,13 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         if waiting is not None and delayed is not None and delayed.state is _BACKING_OFF:
             waiting.priority = min(waiting.priority, delayed.priority)
 
-    def _undelay(self, key: K) -> bool:
-        """Forget what is delayed of a key; returns whether anything is."""
+    def _undelay(self, key: K) -> Item[K, Reasons] | None:
+        """Let what is delayed of a key leave; returns it. It has failed if it has attempts."""
         item = self._delayed.pop(key, None)
         if item is not None:
             self._end_delay(item)
             self._leave(item)
-        return item is not None
+        return item
 
     def _came_due(self, item: Item[K, Reasons], state: ItemState) -> None:
         del (self._resting if state is _RESTING else self._delayed)[item.key]
@@ -369,11 +369,10 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         del self._waiting[item.key]
         if self._gate is not None:
             self._gate.begins(item)  # before it has the reasons of a failed call: these lead to no loop
-        if (delayed := self._delayed.get(item.key)) is not None and delayed.state is _BACKING_OFF:
+        if (delayed := self._undelay(item.key)) is not None and delayed.attempts:
             _carry(delayed, item)  # which was taken before
             self._taken -= 1
             self._merged += 1
-        self._undelay(item.key)
         self._waited.add(now - item.added_at)
         item.added_at = now
 
