@@ -314,59 +314,61 @@ class Invocations(ABC, Generic[T]):
         """End an invocation: the one place that tells all parts its outcome. Returns the result of `deliver`.
 
         Without an outcome, the hooks were called, and what they have raised decides. In the thread or task of
-        the worker. The order:
+        the worker. If one of the steps raises, declctl has a fault. `recover` then gives the item back to the
+        queue, unless the queue has it already: then the fault is logged here.
+        """
+        self.under_way.end(invocation)
+        item, attempts = invocation.item, invocation.item.attempts
+        try:
+            self._tell(invocation, outcome)
+        except BaseException as fault:
+            again = item.attempts != attempts  # the queue has it for a retry
+            if item.is_taken and not again:
+                raise
+            # Another worker may have it now: it is not returned once more.
+            self._slot.open_latches()
+            self._failures.internal(item.key, invocation.binding.generation, fault, again=again)
+        return not invocation.overdue or invocation.keeps_worker
 
-        1. It runs no longer. From here on, no timer can make it a zombie, or count it as timed out.
-        2. Figures, span, log and tap come before the queue: as soon as the queue has the item, another worker
+    def _tell(self, invocation: Invocation[T], outcome: InvocationOutcome | None) -> None:
+        """Tell all parts the outcome of an invocation that runs no longer, in this order.
+
+        1. Figures, span, log and tap come before the queue: as soon as the queue has the item, another worker
            may call the handler for the same key. A reader who sees an idle queue then sees the figures of all
            calls, the lines of one object are in the order of its calls, and the next attempt can link to this
            span. The log comes after the span, whose ids its line has; the tap comes last of these, because a
            listener looks up in status and log what it is told.
-        3. The queue gets the item back, or lets it go. A dead letter is kept before its item leaves: a newer
+        2. The queue gets the item back, or lets it go. A dead letter is kept before its item leaves: a newer
            success of the key, which can only come later, forgets the letter.
-        4. The breaker comes after the queue. When it closes, it ends the waits of all items in the queue of
+        3. The breaker comes after the queue. When it closes, it ends the waits of all items in the queue of
            each handler of the plugin, and this one may be among them.
-        5. Who waits for the end of calls is woken last: the queue of an ended epoch has to be seen empty.
-
-        If one of the steps raises, declctl has a fault. `recover` then gives the item back to the queue,
-        unless the queue has it already: then the fault is logged here.
+        4. Who waits for the end of calls is woken last: the queue of an ended epoch has to be seen empty.
         """
-        self.under_way.end(invocation)
-        item, attempts = invocation.item, invocation.item.attempts
         verdict: InvocationOutcome | None = None
         try:
-            try:
-                if outcome is None:
-                    outcome = self._outcome_of_calls(invocation)
-                decided = self._clock.monotonic()
-                self.figures.ended(invocation, outcome)
-                if invocation.trace is not None:
-                    is_cut_off = isinstance(outcome, Interrupted | LoopEnded)
-                    fault = outcome.fault if is_cut_off else None
-                    invocation.trace.end(invocation.failures if fault is None else [fault])
-                if outcome is not SUCCEEDED:
-                    self._log_outcome(invocation, outcome)
-                if (tap := self._slot.tap).listeners:
-                    tap.add(invocation.tapped(outcome.tapped, outcome, self._clock))
-                self._return_item(invocation, outcome, decided)
-                verdict = outcome
-            finally:
-                if invocation.entered is not None:
-                    self.under_way.tell_breaker(invocation, verdict)
-                if invocation.overdue:
-                    self.under_way.renew_workers()
-            # Their tracebacks refer to the invocation: a cycle would keep the code of its generation until a
-            # collection.
-            invocation.failures.clear()
-            self._slot.open_latches()
-        except BaseException as fault:
-            if outcome is None or (item.is_taken and item.attempts == attempts):
-                raise
-            # The queue had it back, so that another worker may have it now: it is not returned once more.
-            self._slot.open_latches()
-            again = outcome.retry_in is not None
-            self._failures.internal(item.key, invocation.binding.generation, fault, again=again)
-        return not invocation.overdue or invocation.keeps_worker
+            if outcome is None:
+                outcome = self._outcome_of_calls(invocation)
+            decided = self._clock.monotonic()
+            self.figures.ended(invocation, outcome)
+            if invocation.trace is not None:
+                is_cut_off = isinstance(outcome, Interrupted | LoopEnded)
+                fault = outcome.fault if is_cut_off else None
+                invocation.trace.end(invocation.failures if fault is None else [fault])
+            if outcome is not SUCCEEDED:
+                self._log_outcome(invocation, outcome)
+            if (tap := self._slot.tap).listeners:
+                tap.add(invocation.tapped(outcome.tapped, outcome, self._clock))
+            self._return_item(invocation, outcome, decided)
+            verdict = outcome
+        finally:
+            if invocation.entered is not None:
+                self.under_way.tell_breaker(invocation, verdict)
+            if invocation.overdue:
+                self.under_way.renew_workers()
+        # Their tracebacks refer to the invocation: a cycle would keep the code of its generation until a
+        # collection.
+        invocation.failures.clear()
+        self._slot.open_latches()
 
     def _outcome_of_calls(self, invocation: Invocation[T]) -> InvocationOutcome:
         """The outcome of an invocation whose hooks were called, or whose filter or snapshots have failed."""
