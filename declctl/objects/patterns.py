@@ -2,11 +2,12 @@
 
 A type is checked by Python's `re`, a custom resource by Go's `regexp` (RE2). What only one of them knows, and
 what the two read differently, is refused: a pattern that stays means the same to both. One difference is
-left: Python's `$` also matches before a line break at the end, so that a server refuses `a\\n` of `^a$`.
+left: Python's `$` also matches before a line break at the end of a text, and the server's does not.
 """
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 _MOST_REPEATS: Final = 1000  # RE2 refuses larger counts
@@ -50,6 +51,23 @@ def pattern_fault(pattern: str) -> PatternFault | None:
     return next(_faults(pattern), None)
 
 
+@lru_cache(256)
+def go_pattern(pattern: str) -> re.Pattern[str] | None:
+    """A pattern of a server as Python's `re` can search for it; None for one that only Go reads."""
+    flags = re.ASCII
+    made, in_class = "", False
+    for part in re.findall(r"\\.|\[\^?\]?|.", pattern, re.DOTALL):
+        in_class = (
+            not in_class if (part[0] == "[" and not in_class) or (part == "]" and in_class) else in_class
+        )
+        ends_text = part == r"\z" or (part == "$" and not in_class and "(?m" not in pattern)
+        made += r"\Z" if ends_text else part
+    try:
+        return re.compile(made, flags)
+    except re.error:
+        return None
+
+
 def _faults(pattern: str) -> Iterator[PatternFault]:
     at, in_class = 0, False
     while at < len(pattern):
@@ -59,7 +77,9 @@ def _faults(pattern: str) -> Iterator[PatternFault]:
             at += 2
         elif in_class:
             if rest.startswith("[:"):
-                yield PatternFault("[: begins a class of RE2, and none of Python", r"write \[ for the bracket")
+                yield PatternFault(
+                    "[: begins a class of RE2, and none of Python", r"write \[ for the bracket"
+                )
             in_class, at = rest[0] != "]", at + 1
         elif rest[0] == "[":
             in_class = True
@@ -124,7 +144,8 @@ def _repetition(rest: str) -> tuple[int, Iterator[PatternFault]]:
         if max(int(count[1] or 0), int(count[3] or 0)) > _MOST_REPEATS:
             found.append(
                 PatternFault(
-                    f"RE2 repeats at most {_MOST_REPEATS:,} times", "bound the length: msgspec.Meta(max_length=…)"
+                    f"RE2 repeats at most {_MOST_REPEATS:,} times",
+                    "bound the length: msgspec.Meta(max_length=…)",
                 )
             )
     if rest[length : length + 1] == "+":

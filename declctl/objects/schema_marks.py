@@ -114,4 +114,4 @@ def list_map(*keys: str) -> msgspec.Meta:
 
 
 preserve_unknown_fields: Final = msgspec.Meta(extra_json_schema={PRESERVE: True})
-"""An annotation for a value whose fields the server keeps and does not check: for a type that holds itself."""
+"""An annotation for a type that holds itself: the server keeps the fields of classes below it unchecked."""

@@ -7,16 +7,15 @@ here:
 
 - A null of a field whose default is None is dropped by the server, as is a null that its type refuses.
 - Uniqueness (sets, `list_map`) and rules in CEL are checked by the server alone.
-- Integers beyond 64 bits, an empty text for `bytes`, and a line break before the `$` of a pattern are refused
-  by the server alone.
+- The server alone refuses integers beyond 64 bits, an empty text for `bytes`, a line break at the end of a
+  text whose pattern ends with `$`, times that are not written as RFC 3339 does, and years before 1000.
+- What is annotated with `preserve_unknown_fields` is checked by the type alone.
 
 A type that can't be such a schema raises `SchemaErrors`, with all faults and their places.
 """
 
 import inspect
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple, cast, get_type_hints
 
@@ -29,6 +28,8 @@ from declctl.objects.schema_marks import IMMUTABLE, LIST_KEYS, LIST_TYPE, PRESER
 
 Schema = dict[str, Any]
 
+# A server takes a list for a text with a format, but for one that has at least one element and none.
+_NO_LIST: Final = {"minItems": 1, "maxItems": 0}
 _EXACT: Final = 2**53  # a server reads bounds as floats, which are exact up to here
 _Fields = types.StructType | types.DataclassType | types.TypedDictType
 # Beside the formats, which let years pass that Python does not know, and zones that are none.
@@ -97,7 +98,7 @@ def structural_schema(of: Any, *, path: str = "spec") -> Schema:
     """
     try:
         node = types.type_info(of)
-    except TypeError as error:
+    except Exception as error:  # an annotation may be any code
         raise SchemaErrors([_unreadable(of, path, str(error))]) from error
     walk = _Walk()
     schema = walk.schema(node, _Place(path))
@@ -132,34 +133,36 @@ class _Walk:
     def __init__(self) -> None:
         self.faults: list[SchemaFault] = []
         self._inside: list[type] = []  # the classes that hold the present value
+        self._is_open = False  # below `preserve_unknown_fields`, where classes are not described
 
     def schema(self, node: types.Type, at: _Place) -> Schema:
         """The schema of a value; empty after a fault."""
         match node:
             case types.Metadata():
-                return self._marked(node, at)
+                schema = self._marked(node, at)
             case types.UnionType():
-                return self._union(node.types, at)
+                schema = self._union(node.types, at)
             case types.AnyType() | types.RawType():
-                return {PRESERVE: True, "nullable": True}
+                schema = {PRESERVE: True, "nullable": True}
             case types.BoolType():
-                return {"type": "boolean"}
+                schema = {"type": "boolean"}
             case types.IntType() | types.FloatType():
-                return self._number(node, at)
+                schema = self._number(node, at)
             case types.StrType():
-                return self._text(node, at)
+                schema = self._text(node, at)
             case types.EnumType() | types.LiteralType():
-                return self._choice(node, at)
+                schema = self._choice(node, at)
             case types.ListType() | types.VarTupleType() | types.SetType() | types.FrozenSetType():
-                return self._list(node, at)
+                schema = self._list(node, at)
             case types.TupleType():
-                return self._pair(node, at)
+                schema = self._pair(node, at)
             case types.DictType():
-                return self._map(node, at)
+                schema = self._map(node, at)
             case types.StructType() | types.DataclassType() | types.TypedDictType():
-                return self._object(node, at)
+                schema = self._object(node, at)
             case _:
-                return self._special(node, at)
+                schema = self._special(node, at)
+        return schema
 
     def _fault(self, at: _Place, message: str, suggestion: str) -> Schema:
         self.faults.append(SchemaFault(message, suggestion, *at))
@@ -171,11 +174,9 @@ class _Walk:
             advice = "leave it out; a schema of Kubernetes has no such field"
             self._fault(at, f"{unknown[0]} can't be in a schema of a custom resource", advice)
         extra = {name: value for name, value in extra.items() if name in _EXTRA}
-        if extra.get(PRESERVE):
-            # Nothing below is described, so that a type may hold itself.
-            fields = isinstance(node.type, _Fields | types.DictType)
-            return {**({"type": "object"} if fields else {}), **extra}
+        is_open, self._is_open = self._is_open, self._is_open or bool(extra.pop(PRESERVE, False))
         schema = self.schema(node.type, at)
+        self._is_open = is_open
         validations = [*schema.get(VALIDATIONS, ()), *extra.get(VALIDATIONS, ())]
         schema |= extra | ({VALIDATIONS: validations} if validations else {})
         if schema.get(LIST_TYPE) == "map" and LIST_KEYS in extra:
@@ -199,7 +200,7 @@ class _Walk:
     def _union(self, members: Sequence[types.Type], at: _Place) -> Schema:
         given = [each for each in members if not isinstance(each, types.NoneType)]
         if len(given) == 1:
-            return self._nullable(self.schema(given[0], at), at)
+            return _nullable(self.schema(given[0], at))
         kinds = [each.type if isinstance(each, types.Metadata) else each for each in given]
         if {type(each) for each in kinds} == {types.IntType, types.StrType}:
             schema: Schema = {"x-kubernetes-int-or-string": True}
@@ -219,22 +220,23 @@ class _Walk:
                 else "use one type; int | str is the only union of a schema"
             )
             return self._fault(at, "a server knows no union of these types", advice)
-        return schema if len(given) == len(members) else self._nullable(schema, at)
-
-    def _nullable(self, schema: Schema, at: _Place) -> Schema:
-        # A field whose default is None loses `nullable` again (`_field`).
-        return {**schema, "nullable": True} if schema else schema
+        return schema if len(given) == len(members) else _nullable(schema)
 
     def _number(self, node: types.IntType | types.FloatType, at: _Place) -> Schema:
         is_float = isinstance(node, types.FloatType)
         schema: Schema = {"type": "number" if is_float else "integer"}
-        for bound, name, exclusive in (
-            (node.ge, "minimum", False),
-            (node.gt, "minimum", True),
-            (node.le, "maximum", False),
-            (node.lt, "maximum", True),
+        for bound, name, exclusive, sign in (
+            (node.ge, "minimum", False, ">="),
+            (node.gt, "minimum", True, ">"),
+            (node.le, "maximum", False, "<="),
+            (node.lt, "maximum", True, "<"),
         ):
             if bound is None:
+                continue
+            if bound != int(bound):
+                # A server cuts the fraction of the bound off when it compares it with a whole number.
+                limit = {"rule": f"self {sign} {bound}", "message": f"it should be {sign} {bound}"}
+                schema.setdefault(VALIDATIONS, []).append(limit)
                 continue
             if abs(bound) > _EXACT and not is_float:
                 advice = "leave the bound out, or choose one of at most 2**53"
@@ -258,16 +260,13 @@ class _Walk:
         return schema
 
     def _choice(self, node: types.EnumType | types.LiteralType, at: _Place) -> Schema:
-        values = list(node.values) if isinstance(node, types.LiteralType) else _values_of(node.cls)
+        members: Sequence[Any] = node.values if isinstance(node, types.LiteralType) else list(node.cls)
+        values = [each.value if isinstance(each, Enum) else each for each in members]
         given = [each for each in values if each is not None]
         kinds = {type(each) for each in given}
-        if kinds == {str}:
-            schema: Schema = {"type": "string"}
-        elif kinds == {int}:
-            schema = {"type": "integer"}
-        else:
-            schema = {"x-kubernetes-int-or-string": True}
-        schema["enum"] = given
+        if len(kinds) != 1:
+            return self._fault(at, "the choices are of different types", "make all texts, or all integers")
+        schema = {"type": "string" if kinds == {str} else "integer", "enum": given}
         return schema if len(given) == len(values) else {**schema, "nullable": True}
 
     def _list(
@@ -319,6 +318,8 @@ class _Walk:
         )
 
     def _object(self, node: _Fields, at: _Place) -> Schema:
+        if self._is_open:
+            return {"type": "object", PRESERVE: True}
         cls = cast("type", getattr(node.cls, "__origin__", node.cls))  # of a generic class
         if isinstance(node, types.StructType) and (node.array_like or node.tag is not None):
             what = "array_like" if node.array_like else "a tag"
@@ -334,7 +335,7 @@ class _Walk:
             )
         self._inside.append(cls)
         schema: Schema = {"type": "object"}
-        if text := _docstring(cls):
+        if text := docstring(cls):
             schema["description"] = text
         properties: dict[str, Schema] = {}
         validations = [*rules_of(cls)]
@@ -363,14 +364,14 @@ class _Walk:
     def _field(self, field: types.Field, cls: type, at: _Place) -> Schema:
         schema = self.schema(field.type, at)
         default = field.default
-        if field.default_factory is not types.NODEFAULT:
+        if field.default_factory is not msgspec.NODEFAULT:
             default = field.default_factory()
-        if default is None or (not field.required and default is types.NODEFAULT):
+        if default is None or (not field.required and default is msgspec.NODEFAULT):
             # Without `nullable` the server drops a null: the field is left out, which means the same.
             schema.pop("nullable", None)
         elif schema.get("nullable") and "enum" in schema:
             return self._null_choice(at)
-        if default in (None, types.NODEFAULT) or not schema:
+        if default is None or default is msgspec.NODEFAULT or not schema:
             return schema
         try:
             # Sorted, so that a set is the same in each run.
@@ -391,22 +392,33 @@ class _Walk:
                 if node.min_length is not None or node.max_length is not None:
                     message = "a server counts the characters of base64, and not the bytes"
                     self._fault(at, message, "leave the length out, or use str")
-                return {"type": "string", "format": "byte"}
+                return {"type": "string", "format": "byte", **_NO_LIST}
             case types.DateTimeType():
                 if node.tz is False:
                     self._fault(at, "a server refuses a time without a zone", "leave tz=False out")
-                return {"type": "string", "format": "date-time", "pattern": _DATE_TIME}
+                return {"type": "string", "format": "date-time", "pattern": _DATE_TIME, **_NO_LIST}
             case types.DateType():
-                return {"type": "string", "format": "date", "pattern": f"^{_DATE}$"}
+                return {"type": "string", "format": "date", "pattern": f"^{_DATE}$", **_NO_LIST}
             case types.UUIDType():
-                return {"type": "string", "format": "uuid", "pattern": _UUID}
+                return {"type": "string", "format": "uuid", "pattern": _UUID, **_NO_LIST}
             case _:
-                name = type(node).__name__
-                what = getattr(getattr(node, "cls", None), "__name__", name)
+                name, cls = type(node).__name__, getattr(node, "cls", None)
+                what = getattr(cls, "__name__", name)
+                if hasattr(cls, "model_validate"):
+                    message = f"{what} is a model of pydantic, of which no schema for a server is made"
+                    return self._fault(
+                        at, message, "make it a msgspec.Struct, or write the definition by hand"
+                    )
                 message, advice = _UNFIT.get(
-                    name, (f"msgspec does not know the type {what}", "make it a msgspec.Struct or a dataclass")
+                    name,
+                    (f"msgspec does not know the type {what}", "make it a msgspec.Struct or a dataclass"),
                 )
                 return self._fault(at, message, advice)
+
+
+def _nullable(schema: Schema) -> Schema:
+    """A field whose default is None loses this again (`_Walk._field`)."""
+    return {**schema, "nullable": True} if schema else schema
 
 
 def _lengths(node: Any, what: str) -> Schema:
@@ -414,11 +426,8 @@ def _lengths(node: Any, what: str) -> Schema:
     return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
-def _values_of(cls: type[Enum]) -> list[Any]:
-    return [each.value for each in cls]
-
-
-def _docstring(cls: type) -> str:
+def docstring(cls: type) -> str:
+    """The text of a class that describes it; empty without one."""
     text = vars(cls).get("__doc__")
     # A dataclass without a docstring gets its signature.
     if not isinstance(text, str) or text.startswith(f"{cls.__name__}("):
@@ -460,7 +469,7 @@ def _unreadable(of: Any, path: str, reason: str) -> SchemaFault:
     for name, hint in hints.items():
         try:
             types.type_info(hint)
-        except TypeError as error:
+        except Exception as error:  # noqa: BLE001 - as above
             found = _unreadable(hint, f"{path}.{name}", str(error))
             return found if found.cls is not None else found._replace(cls=cls, field=name)
     advice = "use the types that msgspec supports: classes, lists, dicts, texts, numbers"
