@@ -40,6 +40,8 @@ from declctl.objects.record import (
     record_of,
     second_view,
     version_order,
+    view_as,
+    with_views,
 )
 from declctl.objects.resource import (
     PARTIAL_OBJECT_METADATA,
@@ -100,4 +102,6 @@ __all__ = [
     "second_view",
     "status_error",
     "version_order",
+    "view_as",
+    "with_views",
 ]
