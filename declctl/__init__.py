@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Conflict,
         CrossNamespaceOwner,
         DeclctlError,
+        InvalidObject,
         InvalidWrite,
         ManifestErrors,
         NoStatusSubresource,
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
         Request,
         Requeue,
     )
+    from declctl.objects.custom_resource import Column, CustomResource, custom_resource
+    from declctl.objects.typed import Object, field
     from declctl.runtime.library import SharedInformerFactory
     from declctl.transport import Client
     from declctl.workqueue import (
@@ -93,6 +96,7 @@ _ROOMS = MappingProxyType(
             "Conflict",
             "CrossNamespaceOwner",
             "DeclctlError",
+            "InvalidObject",
             "InvalidWrite",
             "ManifestErrors",
             "NoStatusSubresource",
@@ -143,6 +147,8 @@ _ROOMS = MappingProxyType(
             "Request",
             "Requeue",
         ),
+        "objects.custom_resource": ("Column", "CustomResource", "custom_resource"),
+        "objects.typed": ("Object", "field"),
         "runtime.library": ("SharedInformerFactory",),
         "transport": ("Client",),
         "workqueue": (
@@ -173,14 +179,17 @@ __all__ = [
     "ChangeReason",
     "ChangeType",
     "Client",
+    "Column",
     "Condition",
     "Conflict",
     "CrossNamespaceOwner",
+    "CustomResource",
     "DeclctlError",
     "DeletedFinalStateUnknown",
     "FakeControllerSource",
     "FilteringResourceEventHandler",
     "InformerWatcher",
+    "InvalidObject",
     "InvalidWrite",
     "ItemExponentialFailureRateLimiter",
     "ItemFastSlowRateLimiter",
@@ -190,6 +199,7 @@ __all__ = [
     "NoStatusSubresource",
     "NotLeader",
     "NotSynced",
+    "Object",
     "ObjectEvent",
     "ObjectKey",
     "ObjectView",
@@ -219,7 +229,9 @@ __all__ = [
     "WriteError",
     "Written",
     "__version__",
+    "custom_resource",
     "default_rate_limiter",
+    "field",
     "field_index",
     "hookimpl",
     "hookspec",
