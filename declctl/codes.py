@@ -17,7 +17,8 @@ A code never gets another meaning. The families:
 
 `docs/reference/errors.md` explains each code with an example; a test checks that no code is missing. The
 package contains that page, and `declctl explain DCL012` prints one section of it. `manifest` reports the
-faults of the text, `hooks` and `runtime` those of code, plugins and the cluster. No other file writes a code as text.
+faults of the text, `hooks` and `runtime` those of code, plugins and the cluster. No other file writes a code
+as text.
 """
 
 import re
