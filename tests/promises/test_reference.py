@@ -21,6 +21,15 @@ def test_the_generated_part_of_a_page_is_current(page: str) -> None:
     assert (reference.DOCS / page).read_text("utf-8") == expected, told
 
 
+def test_every_command_has_its_line() -> None:
+    """docs/cli.md says in one line and one example what a command does, for each and for no other."""
+    text = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    lines = re.findall(r"^\| `(declctl [a-z ]+)` \| .+ \| `(declctl [a-z ]+[a-z])", text, re.MULTILINE)
+    known = re.findall(r"^### `(declctl(?: [a-z]+)+)", reference.commands(), re.MULTILINE)
+    assert sorted(command for command, _ in lines) == sorted(known)
+    assert [command for command, example in lines if not example.startswith(command)] == []
+
+
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=str)
 def test_each_row_of_a_table_has_the_cells_of_its_head(page: Path) -> None:
     """A bar that is not escaped begins a cell, also in code: the rest of the row would not be shown."""
@@ -50,7 +59,7 @@ def _hooks() -> dict[str, str]:
 
 
 def test_every_hook_is_documented_with_its_arguments() -> None:
-    """docs/hooks.md and docs/plugins.md have a section for each hook, under its exact signature, and no other."""
+    """docs/hooks.md or docs/plugins.md has a section for each hook, under its exact signature, and no other."""
     text = "".join((ROOT / "docs" / page).read_text("utf-8") for page in ("hooks.md", "plugins.md"))
     documented = dict(re.findall(r"^### `(declctl_\w+)(\(.*?\))`", text, re.MULTILINE))
     assert documented == _hooks()
