@@ -59,7 +59,7 @@ def _hooks() -> dict[str, str]:
 
 
 def test_every_hook_is_documented_with_its_arguments() -> None:
-    """docs/hooks.md or docs/plugins.md has a section for each hook, under its exact signature, and no other."""
+    """docs/hooks.md or docs/plugins.md has a section for each hook, under its exact signature, no other."""
     text = "".join((ROOT / "docs" / page).read_text("utf-8") for page in ("hooks.md", "plugins.md"))
     documented = dict(re.findall(r"^### `(declctl_\w+)(\(.*?\))`", text, re.MULTILINE))
     assert documented == _hooks()
