@@ -266,7 +266,7 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
     ),
     _degraded(
         "KeysUnknown",
-        "A filter or a mapping of a reconciler fails, so that changes lead to no keys.",
+        "A filter or a mapping of a reconciler fails, so that changes can't be mapped to keys.",
         "mend the function that the message names; the changes wait, and are judged again",
     ),
     _degraded(

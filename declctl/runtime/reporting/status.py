@@ -63,7 +63,7 @@ SUSPENDED = "Suspended"
 """The state of a plugin whose circuit breaker is not closed."""
 
 _LEFT_OUT = "Objects that are not cached: dropped by the transform, or because it failed."
-_READ = "Objects that were read: projected in part, or decoded whole."
+_READ = "Objects that were read: projected in part, or fully decoded."
 _CALLS = "Calls, by result."
 _RUNS = "Times of a schedule, by result: calls, and times at which nothing was called."
 
@@ -122,7 +122,7 @@ PROCESS_FIGURES = (
     Figure(
         "file_watch_failures",
         "declctl_file_watch_failures",
-        "Looks at the bundle's files that failed, so that edits were not noticed.",
+        "Failed checks of the bundle's files, so that edits were not noticed.",
         read=lambda s: s.file_watch.failures,
     ),
     Figure(
@@ -138,7 +138,13 @@ PROCESS_FIGURES = (
         "Requests of ctx.apply, ctx.apply_set and ctx.patch_status that were repeated, by reason.",
         label="reason",
     ),
-    Figure("leader", "declctl_leader", "1 if this process acts.", counts=False, read=lambda s: int(s.leader)),
+    Figure(
+        "leader",
+        "declctl_leader",
+        "1 if this process leads, or there is no election.",
+        counts=False,
+        read=lambda s: int(s.leader),
+    ),
 )
 # In the order of the document. A row without the name of a metric is shown in the document alone.
 RESOURCE_FIGURES = (
@@ -210,7 +216,7 @@ DECODING_FIGURES = (
     Figure(
         "trainings",
         "declctl_frame_trainings",
-        "Attempts to learn a dictionary that makes frames smaller.",
+        "Attempts to train a dictionary that compresses frames better.",
     ),
     Figure(
         "dictionaries",
@@ -263,18 +269,18 @@ HANDLER_FIGURES = (
     Figure(
         "unmapped",
         "declctl_handler_unmapped",
-        "Changes that lead to no key yet, as a filter or a mapping has failed on them; they are tried again.",
+        "Changes that are not mapped to a key yet, as a filter or a mapping has failed; they are retried.",
         counts=False,
     ),
     Figure(
         "no_keys",
         "declctl_handler_no_keys",
-        "Values that mapTo has found and that are no keys: they lead nowhere.",
+        "Values found by mapTo that are no valid keys, and are ignored.",
     ),
     Figure(
         "own_writes",
         "declctl_handler_own_writes",
-        "Times that a key was due because of the handler's own writes alone, and led to no call.",
+        "Keys that were not processed, as only the handler's own writes had changed their objects.",
     ),
     Figure(
         "cache_waits",
@@ -309,7 +315,7 @@ HANDLER_FIGURES = (
     Figure(
         "gone",
         "declctl_handler_gone",
-        "Calls that ended because the object was gone that they would have read or written.",
+        "Calls that ended because the object that they would have read or written no longer exists.",
     ),
     Figure(
         "conflicts",
@@ -402,7 +408,7 @@ WORKQUEUE_FIGURES = (
     Figure(
         "work_duration_seconds",
         "workqueue_work_duration_seconds",
-        "How long a worker has had a key.",
+        "How long a worker has processed a key.",
         histogram=True,
         read=lambda s: HistogramFigures(
             DURATION_BOUNDS, s.work_duration_seconds_bucket, s.work_duration_seconds_sum
@@ -411,13 +417,13 @@ WORKQUEUE_FIGURES = (
     Figure(
         "unfinished_work_seconds",
         "workqueue_unfinished_work_seconds",
-        "How long workers have had the keys that they have now, in total: growth means that calls hang.",
+        "For how long the keys in process have been processed, in total: growth means that calls hang.",
         counts=False,
     ),
     Figure(
         "longest_running_processor_seconds",
         "workqueue_longest_running_processor_seconds",
-        "How long a worker has had the key that it has had for the longest time.",
+        "For how long the longest-running worker has processed its key.",
         counts=False,
     ),
     Figure("retries_total", "workqueue_retries", "Failed keys that were added again."),
