@@ -20,6 +20,7 @@ from declctl.writes.finalizers import (
 )
 from declctl.writes.gate import OnWritten, WriteGate
 from declctl.writes.ledger import (
+    KindWrites,
     WriteLedger,
     WriteOrigin,
     WriteRecord,
@@ -52,6 +53,7 @@ __all__ = [
     "FinalizerCarrier",
     "FinalizerWriter",
     "HandlerWriter",
+    "KindWrites",
     "OnWritten",
     "RecordedEvents",
     "WaitingWrites",

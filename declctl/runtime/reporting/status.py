@@ -3,6 +3,7 @@
 Each figure of the document and of the metrics is one row of a table (`Figure`).
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,12 +33,13 @@ from declctl.runtime.threads import AbandonedCall
 from declctl.runtime.watchdog import MachineryStatus
 from declctl.transport import RequestTotal, ServerStatus
 from declctl.workqueue import DURATION_BOUNDS
-from declctl.writes import RecordedEvents, WaitingWrites, WriteTotal
+from declctl.writes import KindWrites, RecordedEvents, WaitingWrites, WriteTotal
 
 if TYPE_CHECKING:  # imported only for a manifest with an election
     from declctl.leadership import LeadershipStatus
 
 _Watches = Sequence[InformerStatistics]
+_CHANGES_KEPT = 100  # of the conditions
 _NAMED_NAMESPACES = 100  # of the namespaces of one resource, in the document
 
 
@@ -576,6 +578,7 @@ class Conditions:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._conditions: dict[str, Condition] = {}
+        self._changes: deque[Condition] = deque(maxlen=_CHANGES_KEPT)  # of the status, the oldest first
 
     def set(
         self, kind: str, *, holds: bool, reason: str, message: str = "", others: Sequence[str] = ()
@@ -586,7 +589,9 @@ class Conditions:
         changed = before is None or before.status != status
         # As in Kubernetes, a new reason or message is no transition.
         since = self._clock.now() if before is None or changed else before.last_transition_time
-        self._conditions[kind] = Condition(kind, status, reason, message, since, others)
+        self._conditions[kind] = condition = Condition(kind, status, reason, message, since, others)
+        if before is not None and changed:
+            self._changes.append(condition)
         return changed
 
     def set_faults(self, kind: str, faults: Mapping[str, Sequence[str]], *, holds: bool) -> bool:
@@ -605,6 +610,10 @@ class Conditions:
     def all(self) -> tuple[Condition, ...]:
         """Every condition that was stated, in the order of first statement."""
         return tuple(self._conditions.values())
+
+    def changes(self) -> tuple[Condition, ...]:
+        """The newest 100 changes of a status, the oldest first, each as the condition was from then on."""
+        return tuple(self._changes)
 
 
 class LastReload(msgspec.Struct, frozen=True):
@@ -819,11 +828,13 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     leader_election: "LeadershipStatus | None" = None  # None without an election
     client_requests: Sequence[RequestTotal] = ()  # to the API server, by method and result
     log_level: LogLevelStatus | None = None  # None: that of the start
+    condition_changes: Sequence[Condition] = ()  # of the status, the oldest first
+    kind_writes: Sequence[KindWrites] = ()  # by handler, kind and verb; Kubernetes Events, too
     process: str = ""  # its pod; outside of a cluster, its machine and its id
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; the contract of `GET /status`."""
-        return document_of(self, without=_METRICS_ALONE) | {
+        return document_of(self, without=_NOT_AS_THEY_ARE) | {
             "handlers": [_document(HANDLER_FIGURES, handler) for handler in self.handlers],
             "schedules": [_document(SCHEDULE_FIGURES, schedule) for schedule in self.schedules],
             "writes": [_document(WRITE_FIGURES, total) for total in self.writes],
@@ -831,8 +842,8 @@ class ControllerStatus(msgspec.Struct, frozen=True):
         }
 
 
-# Fields of the status that the metrics have, and the document not, or in another form.
-_METRICS_ALONE = (
+# Fields of the status that the metrics or the page have, and the document not, or in another form.
+_NOT_AS_THEY_ARE = (
     "handlers",
     "schedules",
     "writes",
@@ -843,6 +854,8 @@ _METRICS_ALONE = (
     "client_requests",
     "warning_totals",
     "others",
+    "condition_changes",
+    "kind_writes",
 )
 # Moments of a monotonic clock mean nothing to another process; the document has ages instead.
 _ON_A_CLOCK = ("last_event_at", "error_since")
