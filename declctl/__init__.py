@@ -68,6 +68,15 @@ if TYPE_CHECKING:
         Requeue,
     )
     from declctl.objects.custom_resource import Column, CustomResource, custom_resource
+    from declctl.objects.schema_marks import (
+        Duration,
+        immutable,
+        list_map,
+        parse_duration,
+        preserve_unknown_fields,
+        rule,
+        rules,
+    )
     from declctl.objects.typed import Object, field
     from declctl.runtime.library import SharedInformerFactory
     from declctl.transport import Client
@@ -148,6 +157,15 @@ _ROOMS = MappingProxyType(
             "Requeue",
         ),
         "objects.custom_resource": ("Column", "CustomResource", "custom_resource"),
+        "objects.schema_marks": (
+            "Duration",
+            "immutable",
+            "list_map",
+            "parse_duration",
+            "preserve_unknown_fields",
+            "rule",
+            "rules",
+        ),
         "objects.typed": ("Object", "field"),
         "runtime.library": ("SharedInformerFactory",),
         "transport": ("Client",),
@@ -186,6 +204,7 @@ __all__ = [
     "CustomResource",
     "DeclctlError",
     "DeletedFinalStateUnknown",
+    "Duration",
     "FakeControllerSource",
     "FilteringResourceEventHandler",
     "InformerWatcher",
@@ -235,7 +254,13 @@ __all__ = [
     "field_index",
     "hookimpl",
     "hookspec",
+    "immutable",
     "informer_watcher",
+    "list_map",
+    "parse_duration",
+    "preserve_unknown_fields",
+    "rule",
+    "rules",
     "run_workers",
     "until",
     "until_with_sync",
