@@ -1,6 +1,6 @@
 """The writes of handlers: apply, sets of children, status, Kubernetes Events; one gate, and one ledger."""
 
-from declctl.writes.apply import document_of, field_manager
+from declctl.writes.apply import Typed, Writable, document_of, field_manager
 from declctl.writes.apply_set import AppliedSet, drops_set_annotations
 from declctl.writes.budget import WaitingWrites, WriteBudget
 from declctl.writes.declared import ChildCache, DeclaredWrites
@@ -29,6 +29,7 @@ from declctl.writes.ledger import (
     Written,
 )
 from declctl.writes.one_object import propagation_of, reference_to
+from declctl.writes.status import status_arguments
 from declctl.writes.writer import (
     CallScope,
     HandlerWriter,
@@ -56,7 +57,9 @@ __all__ = [
     "OnWritten",
     "Propagation",
     "RecordedEvents",
+    "Typed",
     "WaitingWrites",
+    "Writable",
     "WriteBudget",
     "WriteGate",
     "WriteLedger",
@@ -83,5 +86,6 @@ __all__ = [
     "origin_of",
     "propagation_of",
     "reference_to",
+    "status_arguments",
     "status_change",
 ]

@@ -43,6 +43,8 @@ from declctl.writes import (
     FinalizerCarrier,
     HandlerWriter,
     Propagation,
+    Typed,
+    Writable,
     WriteOrigin,
     WriterFactory,
     Written,
@@ -54,6 +56,7 @@ from declctl.writes import (
     origin_of,
     propagation_of,
     reference_to,
+    status_arguments,
     status_change,
 )
 
@@ -258,19 +261,19 @@ class HandlerContext:
         """The official synchronous ApiClient (`kubernetes.client`), configured; for `def` hooks."""
         return self._environment.cluster.sync_client
 
-    def apply(self, obj: Mapping[str, Any], *, force: bool | None = None) -> Awaitable[Written]:
+    def apply(self, obj: Writable, *, force: bool | None = None) -> Awaitable[Written]:
         """Server-side apply of an object; await it. For `async def` hooks.
 
-        `obj` has apiVersion, kind, metadata.name, and the fields to set. Without metadata.namespace it is
-        the namespace of the object of the call. Fields that the last apply of this handler has set, and
-        this one does not, are removed. Returns the kind, key, uid and resource version that were written.
-        With `force` False, fields of other managers are not changed: a Conflict has their names. By default
-        it is True, or what `fieldConflicts` of the handler says.
+        `obj` has apiVersion, kind, metadata.name, and the fields to set: a mapping, or a Struct or dataclass,
+        which may also be parts of it. Without metadata.namespace it is that of the object of the call. Fields
+        that the last apply of this handler has set, and this one does not, are removed. Returns the kind,
+        key, uid and resource version that were written. With `force` False, fields of other managers are not
+        changed: a Conflict has their names. By default it is True, or what `fieldConflicts` says.
         Raises InvalidWrite, UndeclaredWrite, NotLeader, and ApiError.
         """
         return self._awaited("apply", lambda writes: writes.apply(obj, force=force))
 
-    def apply_set(self, objects: Iterable[Mapping[str, Any]]) -> Awaitable[AppliedSet]:
+    def apply_set(self, objects: Iterable[Writable]) -> Awaitable[AppliedSet]:
         """Apply the children of the object of the call, and delete former ones; await it.
 
         For `async def` hooks. Each child gets an owner reference to the object. A child of an earlier call
@@ -279,16 +282,25 @@ class HandlerContext:
         """
         return self._awaited("apply_set", lambda writes: writes.apply_set(objects))
 
-    def patch_status(self, conditions: Iterable[Mapping[str, Any]] = (), **fields: Any) -> Awaitable[Written]:
+    def patch_status(
+        self,
+        status: Typed | Iterable[Writable] = (),
+        /,
+        *,
+        conditions: Iterable[Writable] | None = None,
+        **fields: Any,
+    ) -> Awaitable[Written]:
         """Write the status of the object of the call; await it. For `async def` hooks.
 
-        - `conditions`: each has type, status, reason and maybe message. They are merged by type.
+        - `status`: the whole status, as a Struct or a dataclass; or the conditions.
+        - `conditions`: Conditions, or dicts with type, status, reason and maybe message; merged by type.
         - `fields`: other fields of the status, in the names that JSON has. None removes one.
 
         Observed generations and times of transitions are filled in. Nothing is sent if nothing would
         change. Raises InvalidWrite, UndeclaredWrite, NoStatusSubresource, NotLeader, and ApiError.
         """
-        return self._awaited("patch_status", lambda writes: writes.patch_status(conditions, fields))
+        given = status_arguments(status, conditions, fields)
+        return self._awaited("patch_status", lambda writes: writes.patch_status(*given))
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Awaitable[ObjectView | None]:
         """Read an object from the server, as it is now; await it. For `async def` hooks.
@@ -301,7 +313,7 @@ class HandlerContext:
 
     def delete(
         self,
-        obj: Mapping[str, Any] | str,
+        obj: Writable | str,
         name: str | None = None,
         namespace: str | None = None,
         *,
@@ -537,10 +549,10 @@ class HandlerWrites:
         return self._work("apply_set", self._writer.apply_set(parent, documents_of(objects), self._scope))
 
     def patch_status(
-        self, conditions: Iterable[Mapping[str, Any]], fields: Mapping[str, Any]
+        self, conditions: Iterable[Writable], fields: Mapping[str, Any], is_whole: bool
     ) -> WriteWork[Written]:
-        """See `HandlerContext.patch_status`."""
-        change = status_change(self._scope, conditions, fields)
+        """See `status_arguments`."""
+        change = status_change(self._scope, conditions, fields, is_whole=is_whole)
         return self._work("patch_status", self._writer.patch_status(change, self._scope))
 
     def get(self, kind: object, name: object, namespace: object) -> WriteWork[ObjectView | None]:
@@ -600,17 +612,25 @@ class SyncWrites:
     def __init__(self, writes: HandlerWrites) -> None:
         self._writes = writes
 
-    def apply(self, obj: Mapping[str, Any], *, force: bool | None = None) -> Written:
+    def apply(self, obj: Writable, *, force: bool | None = None) -> Written:
         """See `HandlerContext.apply`."""
         return self._waited("apply", lambda writes: writes.apply(obj, force=force))
 
-    def apply_set(self, objects: Iterable[Mapping[str, Any]]) -> AppliedSet:
+    def apply_set(self, objects: Iterable[Writable]) -> AppliedSet:
         """See `HandlerContext.apply_set`."""
         return self._waited("apply_set", lambda writes: writes.apply_set(objects))
 
-    def patch_status(self, conditions: Iterable[Mapping[str, Any]] = (), **fields: Any) -> Written:
+    def patch_status(
+        self,
+        status: Typed | Iterable[Writable] = (),
+        /,
+        *,
+        conditions: Iterable[Writable] | None = None,
+        **fields: Any,
+    ) -> Written:
         """See `HandlerContext.patch_status`."""
-        return self._waited("patch_status", lambda writes: writes.patch_status(conditions, fields))
+        given = status_arguments(status, conditions, fields)
+        return self._waited("patch_status", lambda writes: writes.patch_status(*given))
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> ObjectView | None:
         """See `HandlerContext.get`."""
@@ -618,7 +638,7 @@ class SyncWrites:
 
     def delete(
         self,
-        obj: Mapping[str, Any] | str,
+        obj: Writable | str,
         name: str | None = None,
         namespace: str | None = None,
         *,

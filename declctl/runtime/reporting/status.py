@@ -553,7 +553,7 @@ def _document(figures: Iterable[Figure], statistics: object) -> dict[str, Any]:
     return {camel_case(figure.name): document_of(figure.of(statistics)) for figure in figures if figure.shown}
 
 
-class Condition(msgspec.Struct, frozen=True):
+class ControllerCondition(msgspec.Struct, frozen=True):
     """One condition, as in a Kubernetes status. `status` is True, False or Unknown, as a string."""
 
     type: str
@@ -569,7 +569,7 @@ class Conditions:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._conditions: dict[str, Condition] = {}
+        self._conditions: dict[str, ControllerCondition] = {}
 
     def set(
         self, kind: str, *, holds: bool, reason: str, message: str = "", others: Sequence[str] = ()
@@ -580,7 +580,7 @@ class Conditions:
         changed = before is None or before.status != status
         # As in Kubernetes, a new reason or message is no transition.
         since = self._clock.now() if before is None or changed else before.last_transition_time
-        self._conditions[kind] = Condition(kind, status, reason, message, since, others)
+        self._conditions[kind] = ControllerCondition(kind, status, reason, message, since, others)
         return changed
 
     def set_faults(self, kind: str, faults: Mapping[str, Sequence[str]], *, holds: bool) -> bool:
@@ -592,11 +592,11 @@ class Conditions:
         message = "; ".join(sentence for found in faults.values() for sentence in found)
         return self.set(kind, holds=holds != bool(message), reason=reason, message=message, others=others)
 
-    def get(self, kind: str) -> Condition | None:
+    def get(self, kind: str) -> ControllerCondition | None:
         """The condition of a type, if it was ever stated."""
         return self._conditions.get(kind)
 
-    def all(self) -> tuple[Condition, ...]:
+    def all(self) -> tuple[ControllerCondition, ...]:
         """Every condition that was stated, in the order of first statement."""
         return tuple(self._conditions.values())
 
@@ -782,7 +782,7 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     ready: bool
     leader: bool
     generations_alive: int
-    conditions: Sequence[Condition]
+    conditions: Sequence[ControllerCondition]
     resources: Sequence[ResourceStatus]
     handlers: Sequence[HandlerStatistics]
     plugins: Sequence[PluginStatus]

@@ -24,6 +24,7 @@ from declctl.writes import (
     AppliedSet,
     CallScope,
     EventText,
+    Writable,
     WriteOrigin,
     Written,
     document_of,
@@ -149,14 +150,11 @@ class WritesOfParent:
         return AskedWrite("apply_set", AppliedSet, ([each.body for each in documents_of(objects)],))
 
     def patch_status(
-        self, conditions: Iterable[Mapping[str, Any]], fields: Mapping[str, Any]
+        self, conditions: Iterable[Writable], fields: Mapping[str, Any], is_whole: bool
     ) -> "AskedWrite":
-        """See `HandlerContext.patch_status`."""
-        given = (
-            [dict(each) for each in conditions] if not isinstance(conditions, Mapping | str) else conditions
-        )
-        status_change(self._scope, given, fields)  # raises for what can't be sent
-        return AskedWrite("patch_status", Written, (given, dict(fields)))
+        """See `status_arguments`."""
+        change = status_change(self._scope, conditions, fields, is_whole=is_whole)
+        return AskedWrite("patch_status", Written, (change.conditions, change.fields, is_whole))
 
     def get(self, kind: object, name: object, namespace: object) -> "AskedWrite":
         """See `HandlerContext.get`."""
