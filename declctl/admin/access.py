@@ -43,7 +43,7 @@ from declctl.runtime.log import Log
 
 _log = logging.getLogger(__name__)
 _PATHS = (
-    "there are /, /healthz, /readyz, /status, /plan, /history, /metrics, /cache/{resource}, "
+    "there are /, /healthz, /readyz, /status, /plan, /history, /figures, /metrics, /cache/{resource}, "
     "/cache/{resource}/{key}, /index/{resource}/{index}/{value}, /queue/{handler}, "
     "/deadletters, /events, "
     "POST /-/reload, POST /-/rollback, POST /-/trigger, POST /-/requeue and POST /-/loglevel"

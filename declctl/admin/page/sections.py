@@ -146,12 +146,12 @@ def _handler_state(handler: HandlerStatistics, *, now: datetime) -> Element:
     if handler.disabled:
         return element("span", "✗ disabled", class_="bad")
     if handler.zombies or any(each.reason == "CallHangs" for each in handler.problems):
-        return element("span", "✗ hangs", class_="bad")
+        return element("span", "✗ hanging", class_="bad")
     if is_failing(handler, now=now):
-        return element("span", "✗ fails", class_="bad")
+        return element("span", "✗ failing", class_="bad")
     if not handler.synced:
-        return element("span", "… waits for its caches", class_="warn")
-    return element("span", "✓ works", class_="good")
+        return element("span", "… waits for cache sync", class_="warn")
+    return element("span", "✓ healthy", class_="good")
 
 
 def _resources(view: View) -> Element | None:
@@ -232,7 +232,7 @@ def _reloads(view: View) -> Element | None:
                 figures.duration(each.get("seconds", 0.0)),
             )
         )
-    headers = ("Time", "Result", "Generation", "What changed, or why it was refused", "LISTs", "Took")
+    headers = ("Time", "Result", "Generation", "What changed, or why it was refused", "LISTs", "Duration")
     hint = element(
         "p",
         "What an edit would change, and what it would cost: ",
@@ -247,7 +247,7 @@ def _comes_back(attempt: Document, view: View) -> str:
     number = attempt.get("generation")
     if is_made and number == view.history.get("generation"):
         return " (runs)"
-    return " (can come back)" if is_made and number in view.history.get("kept", ()) else ""
+    return " (kept)" if is_made and number in view.history.get("kept", ()) else ""
 
 
 def _what_changed(attempt: Document) -> Element:

@@ -139,6 +139,7 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     watches: Sequence[WatchStatistics] = ()
     p50_seconds: float = 0.0  # of the newest calls, as `p95_seconds`
     p99_seconds: float = 0.0
+    durations: Sequence[float] = ()  # of the newest calls, in seconds, the oldest first
     leftovers: int = 0  # objects outside of the scope of the handler that have it
     resource: str = ""  # its name in the manifest
     lag: HistogramFigures | None = None  # from a change, when it was queued for the handler, to its call

@@ -238,7 +238,7 @@ class Reconciliations(Invocations[Reasons]):
         are = "are no keys" if len(found) > 1 else "is no key"
         so_far = "" if times == 1 else f" ({times:,} changes by now)"
         self._log.warning(
-            f"{self._name}: {source.resource} {notification.key} leads nowhere by {source.way}: "
+            f"{self._name}: {source.resource} {notification.key} is not mapped by {source.way}: "
             f"{texts}{more} {are} of the reconciled kind{so_far}; a key is namespace/name, or a name",
             handler=self._name,
             key=str(notification.key),
@@ -478,7 +478,9 @@ class ReconcileSlot(HandlerSlot[Reasons]):
     def unmapped(self) -> str:
         """The changes whose keys are not known, in words; empty if there are none."""
         faults = self._unmapped.faults
-        return f"{self.name}: {len(faults):,} changes lead to no key yet: {faults[-1]}" if faults else ""
+        return (
+            f"{self.name}: {len(faults):,} changes are not mapped to keys yet: {faults[-1]}" if faults else ""
+        )
 
     @property
     def is_idle(self) -> bool:
