@@ -269,10 +269,10 @@ def _old_of(notification: Notification) -> Record | None:
     return notification.old if notification.type is _MODIFIED else None
 
 
-def entering_or_leaving(change: Change, result: Notification) -> Change:
-    """The change for a hook, if the filter has turned it into another type."""
+def entering_or_leaving(change: Change, result: Notification, view: type[ObjectView]) -> Change:
+    """The change for a hook, if the filter has turned it into another type; `view` is of its binding."""
     return msgspec.structs.replace(
-        change, type=result.type, obj=ObjectView(result.record), old=None, initial=False, reason=result.reason
+        change, type=result.type, obj=view(result.record), old=None, initial=False, reason=result.reason
     )
 
 
@@ -321,6 +321,7 @@ class CallBinding:
     code: tuple[str, ...] = field(default=(), compare=False)
     tally: CallTally = field(default_factory=CallTally, compare=False)
     isolation: Isolation | None = field(default=None, compare=False)  # of an isolated handler
+    view: type[ObjectView] = ObjectView  # the class of the objects that hooks receive
     # Both are made before the commit, which has to be short.
     policy: DeliveryPolicy = field(init=False, compare=False)
     backoff: Backoff = field(init=False, compare=False)  # of changes that have failed

@@ -100,7 +100,7 @@ class ReconcileBinding(HandlerBinding):
 class LeftoverCache(Protocol):
     """The objects outside of the scope of a handler that have its finalizer (`leftovers`)."""
 
-    def get(self, key: str) -> ObjectView | None:
+    def get(self, key: str) -> Record | None:
         """The newest state of an object; None if it is not known. From any thread."""
         ...
 
@@ -150,7 +150,8 @@ class Reconciliations(Invocations[Reasons]):
             obj = own.read(item.key, None if snapshots is None else snapshots.get(binding.plan.resource))
             if obj is None and left is not None:
                 undecided = left.is_undecided(item.key)
-                obj, in_scope = left.get(item.key), False
+                record, in_scope = left.get(item.key), False
+                obj = None if record is None else binding.view(record)
         except NotSynced as fault:
             unread = fault
         causes, before = tuple(item.value.causes), None if retry is None else retry.request
