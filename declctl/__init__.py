@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     )
     from declctl.objects.custom_resource import Column, CustomResource, custom_resource
     from declctl.objects.typed import Object, field
+    from declctl.runtime.handling.context import Context
     from declctl.runtime.library import SharedInformerFactory
     from declctl.transport import Client
     from declctl.workqueue import (
@@ -149,6 +150,7 @@ _ROOMS = MappingProxyType(
         ),
         "objects.custom_resource": ("Column", "CustomResource", "custom_resource"),
         "objects.typed": ("Object", "field"),
+        "runtime.handling.context": ("Context",),
         "runtime.library": ("SharedInformerFactory",),
         "transport": ("Client",),
         "workqueue": (
@@ -182,6 +184,7 @@ __all__ = [
     "Column",
     "Condition",
     "Conflict",
+    "Context",
     "CrossNamespaceOwner",
     "CustomResource",
     "DeclctlError",
