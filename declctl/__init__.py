@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         Requeue,
     )
     from declctl.objects.custom_resource import Column, CustomResource, custom_resource
+    from declctl.objects.differences import Difference, diff
     from declctl.objects.typed import Object, field
     from declctl.runtime.handling.context import Context
     from declctl.runtime.library import SharedInformerFactory
@@ -150,6 +151,7 @@ _ROOMS = MappingProxyType(
         ),
         "objects.custom_resource": ("Column", "CustomResource", "custom_resource"),
         "objects.typed": ("Object", "field"),
+        "objects.differences": ("Difference", "diff"),
         "runtime.handling.context": ("Context",),
         "runtime.library": ("SharedInformerFactory",),
         "transport": ("Client",),
@@ -189,6 +191,7 @@ __all__ = [
     "CustomResource",
     "DeclctlError",
     "DeletedFinalStateUnknown",
+    "Difference",
     "FakeControllerSource",
     "FilteringResourceEventHandler",
     "InformerWatcher",
@@ -234,6 +237,7 @@ __all__ = [
     "__version__",
     "custom_resource",
     "default_rate_limiter",
+    "diff",
     "field",
     "field_index",
     "hookimpl",
