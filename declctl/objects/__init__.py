@@ -5,6 +5,7 @@ paths.
 """
 
 from declctl.objects.answers import status_error
+from declctl.objects.conditions import Condition
 from declctl.objects.fields import FieldPath, FieldPathError, FieldSelector, LabelSelector, Requirement
 from declctl.objects.frame import (
     Codec,
@@ -61,6 +62,7 @@ __all__ = [
     "ChangeReason",
     "ChangeType",
     "Codec",
+    "Condition",
     "Delta",
     "DeltaType",
     "EventType",

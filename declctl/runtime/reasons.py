@@ -1,7 +1,7 @@
 """The conditions of a running process, and every reason that a condition or an attempt to reload may have.
 
-`/status`, `/history`, metrics and the log have the reasons; `declctl explain CacheLags` and `docs/errors.md`
-print this table. A reason is one CamelCase word, and never gets another meaning.
+`/status`, `/history`, metrics and the log have the reasons; `declctl explain CacheLags` and
+`docs/reference/errors.md` print this table. A reason is one CamelCase word, and never gets another meaning.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """The writes of handlers: apply, sets of children, status, Kubernetes Events; one gate, and one ledger."""
 
-from declctl.writes.apply import document_of, field_manager
+from declctl.writes.apply import Typed, Writable, document_of, field_manager
 from declctl.writes.apply_set import AppliedSet, drops_set_annotations
 from declctl.writes.budget import WaitingWrites, WriteBudget
 from declctl.writes.declared import ChildCache, DeclaredWrites
@@ -18,7 +18,7 @@ from declctl.writes.finalizers import (
     find_in_any,
     is_being_deleted,
 )
-from declctl.writes.gate import OnWritten, WriteGate
+from declctl.writes.gate import OnWritten, Propagation, WriteGate
 from declctl.writes.ledger import (
     KindWrites,
     WriteLedger,
@@ -29,6 +29,8 @@ from declctl.writes.ledger import (
     WriteVerb,
     Written,
 )
+from declctl.writes.one_object import propagation_of, reference_to
+from declctl.writes.status import status_arguments
 from declctl.writes.writer import (
     CallScope,
     HandlerWriter,
@@ -55,8 +57,11 @@ __all__ = [
     "HandlerWriter",
     "KindWrites",
     "OnWritten",
+    "Propagation",
     "RecordedEvents",
+    "Typed",
     "WaitingWrites",
+    "Writable",
     "WriteBudget",
     "WriteGate",
     "WriteLedger",
@@ -81,5 +86,8 @@ __all__ = [
     "is_being_deleted",
     "object_of",
     "origin_of",
+    "propagation_of",
+    "reference_to",
+    "status_arguments",
     "status_change",
 ]

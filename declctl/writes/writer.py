@@ -1,8 +1,8 @@
-"""The writes of handlers: `ctx.apply`, `ctx.apply_set` and `ctx.patch_status`, as methods.
+"""The writes of handlers: `ctx.apply` and its like, as methods; and `ctx.get`.
 
 `WriterFactory` belongs to the process, and `HandlerWriter` to one handler of one generation. Arguments are
-checked and copied in the thread of the caller (`document_of`, `status_change`); the coroutines run on the
-loop of the gate.
+checked and copied in the thread of the caller (`document_of`, `status_change`, `reference_to`); the
+coroutines run on the loop of the gate.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,9 +17,11 @@ from declctl.objects.resource import namespace_of
 from declctl.writes.apply import (
     AppliedDocument,
     Discover,
+    Writable,
     document_of,
     field_manager,
     has_preconditions,
+    is_typed,
     placed,
     plain_json,
 )
@@ -32,13 +34,21 @@ from declctl.writes.gate import (
     ApiWrite,
     CachedVersion,
     OnWritten,
+    Propagation,
     WantsLive,
     WarningLog,
     WriteGate,
     no_version,
 )
 from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
-from declctl.writes.status import StatusChange, StatusWriter, conditions_of, hide_in_messages
+from declctl.writes.one_object import ObjectReference, read_object
+from declctl.writes.status import (
+    StatusChange,
+    StatusWriter,
+    conditions_of,
+    given_conditions,
+    hide_in_messages,
+)
 
 
 class CallScope(msgspec.Struct, frozen=True):
@@ -77,19 +87,20 @@ def origin_of(handler: str, generation: int, scope: CallScope) -> WriteOrigin:
 
 def documents_of(objects: Iterable[object]) -> list[AppliedDocument]:
     """Check the objects of a set and copy them. From any thread. Raises InvalidWrite."""
-    if isinstance(objects, Mapping | str | bytes):
+    if isinstance(objects, Mapping | str | bytes) or is_typed(objects):
         raise InvalidWrite("apply_set takes a list of objects; for one object, write [obj]")
     return [document_of(obj) for obj in objects]
 
 
 def status_change(
-    scope: CallScope, conditions: Iterable[Mapping[str, Any]], fields: Mapping[str, Any]
+    scope: CallScope, conditions: Iterable[Writable], fields: Mapping[str, Any], *, is_whole: bool = False
 ) -> StatusChange:
-    """Check the arguments of `patch_status` and copy them. From any thread. Raises InvalidWrite."""
+    """Check what `status_arguments` has found, and copy it. From any thread. Raises InvalidWrite."""
     if "conditions" in fields or isinstance(conditions, Mapping | str | bytes):
         raise InvalidWrite("conditions is a list of conditions: conditions=[{...}]")
     obj, checked = object_of(scope, "patch_status"), conditions_of(conditions)
-    return StatusChange(obj, checked, hide_in_messages(plain_json(fields)))
+    given = given_conditions(checked, obj, is_whole=is_whole)
+    return StatusChange(obj, given, hide_in_messages(plain_json(fields)), is_whole)
 
 
 def object_of(scope: CallScope, what: str) -> ObjectView:
@@ -178,6 +189,34 @@ class HandlerWriter:
             reads_first=self._declared.lacks_status,
         )
 
+    async def get(self, reference: ObjectReference, scope: CallScope) -> ObjectView | None:
+        """The object as the server has it now; None if it is not there.
+
+        Without a namespace it is that of the object of the call. Raises InvalidWrite, and ApiError: NotFound
+        if the server does not serve the kind.
+        """
+        resource = await self._parts.discover(reference.kind)
+        return await read_object(self._parts.gate, resource, reference.key(resource, scope.namespace))
+
+    async def delete(
+        self, reference: ObjectReference, scope: CallScope, *, propagation: Propagation | None = None
+    ) -> bool:
+        """Delete an object; False if it is gone, or if one with another uid has its name.
+
+        Raises UndeclaredWrite, NotLeader, and what `get` raises.
+        """
+        self._declared.require(reference.kind, self._handler)
+        resource = await self._parts.discover(reference.kind)
+        deleted = await self._parts.gate.delete(
+            resource,
+            reference.key(resource, scope.namespace),
+            uid=reference.uid,
+            propagation=propagation,
+            manager=self.manager,
+            origin=self._origin(scope),
+        )
+        return deleted is not None
+
     async def change_finalizer(
         self, kind: GroupVersionKind, finalizer: str, scope: CallScope, *, adds: bool, reads_first: bool
     ) -> Written | None:
@@ -205,6 +244,7 @@ _NOTHING_DECLARED = DeclaredWrites()
 class WriterParts(msgspec.Struct, frozen=True):
     """The parts that all handlers share."""
 
+    gate: WriteGate
     fields: FieldAdoption
     sets: ApplySets
     statuses: StatusWriter
@@ -275,7 +315,7 @@ class WriterFactory:
             gate, fields.apply, discover, version=version, clock=clock, on_marked=statuses.learn, log=log
         )
         finalizers = FinalizerWriter(gate)
-        self._parts = WriterParts(fields, sets, statuses, finalizers, discover)
+        self._parts = WriterParts(gate, fields, sets, statuses, finalizers, discover)
 
     def writer(
         self,

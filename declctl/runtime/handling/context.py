@@ -1,7 +1,7 @@
 """`ctx`, which a hook receives beside the change, and its access to the cluster.
 
-The requests of `ctx.apply`, `ctx.apply_set` and `ctx.patch_status` run on the machinery loop, where the
-connections are. The arguments are checked and copied in the thread of the hook.
+The requests of `ctx.apply`, `ctx.get` and their like run on the machinery loop, where the connections are.
+The arguments are checked and copied in the thread of the hook.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from declctl.informer.stores.lister import CacheSnapshot, Lister, snapshots_of
 from declctl.kit import Clock, LoopCalls, running_loop
 from declctl.kit.callbacks import CodeLine, caller
 from declctl.kit.text import exception_text
-from declctl.objects import GroupVersionKind
+from declctl.objects import GroupVersionKind, ObjectView
 from declctl.runtime.tracing import tracing
 from declctl.transport import Client
 from declctl.writes import (
@@ -42,6 +42,9 @@ from declctl.writes import (
     EventText,
     FinalizerCarrier,
     HandlerWriter,
+    Propagation,
+    Typed,
+    Writable,
     WriteOrigin,
     WriterFactory,
     Written,
@@ -51,6 +54,9 @@ from declctl.writes import (
     find_carriers_of,
     object_of,
     origin_of,
+    propagation_of,
+    reference_to,
+    status_arguments,
     status_change,
 )
 
@@ -255,19 +261,19 @@ class HandlerContext:
         """The official synchronous ApiClient (`kubernetes.client`), configured; for `def` hooks."""
         return self._environment.cluster.sync_client
 
-    def apply(self, obj: Mapping[str, Any], *, force: bool | None = None) -> Awaitable[Written]:
+    def apply(self, obj: Writable, *, force: bool | None = None) -> Awaitable[Written]:
         """Server-side apply of an object; await it. For `async def` hooks.
 
-        `obj` has apiVersion, kind, metadata.name, and the fields to set. Without metadata.namespace it is
-        the namespace of the object of the call. Fields that the last apply of this handler has set, and
-        this one does not, are removed. Returns the kind, key, uid and resource version that were written.
-        With `force` False, fields of other managers are not changed: a Conflict has their names. By default
-        it is True, or what `fieldConflicts` of the handler says.
+        `obj` has apiVersion, kind, metadata.name, and the fields to set: a mapping, or a Struct or dataclass,
+        which may also be parts of it. Without metadata.namespace it is that of the object of the call. Fields
+        that the last apply of this handler has set, and this one does not, are removed. Returns the kind,
+        key, uid and resource version that were written. With `force` False, fields of other managers are not
+        changed: a Conflict has their names. By default it is True, or what `fieldConflicts` says.
         Raises InvalidWrite, UndeclaredWrite, NotLeader, and ApiError.
         """
         return self._awaited("apply", lambda writes: writes.apply(obj, force=force))
 
-    def apply_set(self, objects: Iterable[Mapping[str, Any]]) -> Awaitable[AppliedSet]:
+    def apply_set(self, objects: Iterable[Writable]) -> Awaitable[AppliedSet]:
         """Apply the children of the object of the call, and delete former ones; await it.
 
         For `async def` hooks. Each child gets an owner reference to the object. A child of an earlier call
@@ -276,20 +282,62 @@ class HandlerContext:
         """
         return self._awaited("apply_set", lambda writes: writes.apply_set(objects))
 
-    def patch_status(self, conditions: Iterable[Mapping[str, Any]] = (), **fields: Any) -> Awaitable[Written]:
+    def patch_status(
+        self,
+        status: Typed | Iterable[Writable] = (),
+        /,
+        *,
+        conditions: Iterable[Writable] | None = None,
+        **fields: Any,
+    ) -> Awaitable[Written]:
         """Write the status of the object of the call; await it. For `async def` hooks.
 
-        - `conditions`: each has type, status, reason and maybe message. They are merged by type.
+        - `status`: the whole status, as a Struct or a dataclass; or the conditions.
+        - `conditions`: Conditions, or dicts with type, status, reason and maybe message; merged by type.
         - `fields`: other fields of the status, in the names that JSON has. None removes one.
 
         Observed generations and times of transitions are filled in. Nothing is sent if nothing would
         change. Raises InvalidWrite, UndeclaredWrite, NoStatusSubresource, NotLeader, and ApiError.
         """
-        return self._awaited("patch_status", lambda writes: writes.patch_status(conditions, fields))
+        given = status_arguments(status, conditions, fields)
+        return self._awaited("patch_status", lambda writes: writes.patch_status(*given))
+
+    def get(self, kind: str, name: str, namespace: str | None = None) -> Awaitable[ObjectView | None]:
+        """Read an object from the server, as it is now; await it. For `async def` hooks.
+
+        `kind` is as `apps/v1/Deployment` or `v1/ConfigMap`. Without a namespace it is that of the object of
+        the call. Returns None if the object is not there. A lister costs no request, but may be behind.
+        Raises InvalidWrite, and ApiError: NotFound if the server does not serve the kind.
+        """
+        return self._awaited("get", lambda writes: writes.get(kind, name, namespace))
+
+    def delete(
+        self,
+        obj: Writable | str,
+        name: str | None = None,
+        namespace: str | None = None,
+        *,
+        propagation: Propagation | None = None,
+        uid: str | None = None,
+    ) -> Awaitable[bool]:
+        """Delete an object; await it. For `async def` hooks.
+
+        It is an object, which is deleted only if it still has its uid, or a kind with a name, as for `get`.
+
+        - `propagation`: what becomes of the objects that it owns; None is the default of the server.
+        - `uid`: delete no other object of that name.
+
+        Returns False if it is gone, and if an object with another uid has its name; True if the server has
+        deleted it, or lets it end by its finalizers and grace period.
+        Raises InvalidWrite, UndeclaredWrite, NotLeader, and ApiError.
+        """
+        return self._awaited(
+            "delete", lambda writes: writes.delete(obj, name, namespace, propagation=propagation, uid=uid)
+        )
 
     @property
     def sync(self) -> "SyncWrites":
-        """`apply`, `apply_set` and `patch_status` for `def` hooks: they block until the server answers."""
+        """`apply`, `get` and their like for `def` hooks: they block until the server answers."""
         return SyncWrites(self._prepared())
 
     def record_event(
@@ -374,14 +422,14 @@ Forgotten = Callable[[str, CodeLine | None, BaseException | None], None]
 
 
 class WriteWork(msgspec.Struct, Generic[T], frozen=True):
-    """A write that was checked, and is sent by its coroutine on the machinery loop."""
+    """A write, or a `get`, that was checked, and is sent by its coroutine on the machinery loop."""
 
     verb: str
     coroutine: Coroutine[Any, Any, T]
 
 
 class WriteFuture(asyncio.Future[Any]):
-    """The future of a write. One that a hook forgets is told to `forgotten`: its call has not waited for it.
+    """The future of a write or a `get`. One that a hook forgets is told to `forgotten`.
 
     Made on the loop of the hook. `line` is that of the hook.
     """
@@ -501,11 +549,22 @@ class HandlerWrites:
         return self._work("apply_set", self._writer.apply_set(parent, documents_of(objects), self._scope))
 
     def patch_status(
-        self, conditions: Iterable[Mapping[str, Any]], fields: Mapping[str, Any]
+        self, conditions: Iterable[Writable], fields: Mapping[str, Any], is_whole: bool
     ) -> WriteWork[Written]:
-        """See `HandlerContext.patch_status`."""
-        change = status_change(self._scope, conditions, fields)
+        """See `status_arguments`."""
+        change = status_change(self._scope, conditions, fields, is_whole=is_whole)
         return self._work("patch_status", self._writer.patch_status(change, self._scope))
+
+    def get(self, kind: object, name: object, namespace: object) -> WriteWork[ObjectView | None]:
+        """See `HandlerContext.get`."""
+        return self._work("get", self._writer.get(reference_to(kind, name, namespace), self._scope))
+
+    def delete(
+        self, given: object, name: object, namespace: object, *, propagation: object, uid: object
+    ) -> WriteWork[bool]:
+        """See `HandlerContext.delete`."""
+        reference, how = reference_to(given, name, namespace, uid), propagation_of(propagation)
+        return self._work("delete", self._writer.delete(reference, self._scope, propagation=how))
 
     def change_finalizer(
         self, kind: GroupVersionKind, finalizer: str, *, adds: bool, reads_first: bool
@@ -553,17 +612,43 @@ class SyncWrites:
     def __init__(self, writes: HandlerWrites) -> None:
         self._writes = writes
 
-    def apply(self, obj: Mapping[str, Any], *, force: bool | None = None) -> Written:
+    def apply(self, obj: Writable, *, force: bool | None = None) -> Written:
         """See `HandlerContext.apply`."""
         return self._waited("apply", lambda writes: writes.apply(obj, force=force))
 
-    def apply_set(self, objects: Iterable[Mapping[str, Any]]) -> AppliedSet:
+    def apply_set(self, objects: Iterable[Writable]) -> AppliedSet:
         """See `HandlerContext.apply_set`."""
         return self._waited("apply_set", lambda writes: writes.apply_set(objects))
 
-    def patch_status(self, conditions: Iterable[Mapping[str, Any]] = (), **fields: Any) -> Written:
+    def patch_status(
+        self,
+        status: Typed | Iterable[Writable] = (),
+        /,
+        *,
+        conditions: Iterable[Writable] | None = None,
+        **fields: Any,
+    ) -> Written:
         """See `HandlerContext.patch_status`."""
-        return self._waited("patch_status", lambda writes: writes.patch_status(conditions, fields))
+        given = status_arguments(status, conditions, fields)
+        return self._waited("patch_status", lambda writes: writes.patch_status(*given))
+
+    def get(self, kind: str, name: str, namespace: str | None = None) -> ObjectView | None:
+        """See `HandlerContext.get`."""
+        return self._waited("get", lambda writes: writes.get(kind, name, namespace))
+
+    def delete(
+        self,
+        obj: Writable | str,
+        name: str | None = None,
+        namespace: str | None = None,
+        *,
+        propagation: Propagation | None = None,
+        uid: str | None = None,
+    ) -> bool:
+        """See `HandlerContext.delete`."""
+        return self._waited(
+            "delete", lambda writes: writes.delete(obj, name, namespace, propagation=propagation, uid=uid)
+        )
 
     def _waited(self, name: str, work: Callable[[HandlerWrites], WriteWork[T]]) -> T:
         if running_loop() is not None:

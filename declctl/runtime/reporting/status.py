@@ -504,7 +504,7 @@ WRITE_FIGURES = (
     Figure("handler"),
     Figure("verb"),
     Figure("result"),
-    Figure("count", "declctl_writes", "Writes of ctx.apply, ctx.apply_set and ctx.patch_status."),
+    Figure("count", "declctl_writes", "Writes of ctx.apply, ctx.apply_set, ctx.patch_status and ctx.delete."),
 )
 
 
@@ -561,7 +561,7 @@ def _document(figures: Iterable[Figure], statistics: object) -> dict[str, Any]:
     return {camel_case(figure.name): document_of(figure.of(statistics)) for figure in figures if figure.shown}
 
 
-class Condition(msgspec.Struct, frozen=True):
+class ControllerCondition(msgspec.Struct, frozen=True):
     """One condition, as in a Kubernetes status. `status` is True, False or Unknown, as a string."""
 
     type: str
@@ -577,8 +577,9 @@ class Conditions:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._conditions: dict[str, Condition] = {}
-        self._changes: deque[Condition] = deque(maxlen=_CHANGES_KEPT)  # of the status, the oldest first
+        self._conditions: dict[str, ControllerCondition] = {}
+        # Of the status, the oldest first.
+        self._changes: deque[ControllerCondition] = deque(maxlen=_CHANGES_KEPT)
 
     def set(
         self, kind: str, *, holds: bool, reason: str, message: str = "", others: Sequence[str] = ()
@@ -589,7 +590,8 @@ class Conditions:
         changed = before is None or before.status != status
         # As in Kubernetes, a new reason or message is no transition.
         since = self._clock.now() if before is None or changed else before.last_transition_time
-        self._conditions[kind] = condition = Condition(kind, status, reason, message, since, others)
+        condition = ControllerCondition(kind, status, reason, message, since, others)
+        self._conditions[kind] = condition
         if before is not None and changed:
             self._changes.append(condition)
         return changed
@@ -603,15 +605,15 @@ class Conditions:
         message = "; ".join(sentence for found in faults.values() for sentence in found)
         return self.set(kind, holds=holds != bool(message), reason=reason, message=message, others=others)
 
-    def get(self, kind: str) -> Condition | None:
+    def get(self, kind: str) -> ControllerCondition | None:
         """The condition of a type, if it was ever stated."""
         return self._conditions.get(kind)
 
-    def all(self) -> tuple[Condition, ...]:
+    def all(self) -> tuple[ControllerCondition, ...]:
         """Every condition that was stated, in the order of first statement."""
         return tuple(self._conditions.values())
 
-    def changes(self) -> tuple[Condition, ...]:
+    def changes(self) -> tuple[ControllerCondition, ...]:
         """The newest 100 changes of a status, the oldest first, each as the condition was from then on."""
         return tuple(self._changes)
 
@@ -797,7 +799,7 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     ready: bool
     leader: bool
     generations_alive: int
-    conditions: Sequence[Condition]
+    conditions: Sequence[ControllerCondition]
     resources: Sequence[ResourceStatus]
     handlers: Sequence[HandlerStatistics]
     plugins: Sequence[PluginStatus]
@@ -828,7 +830,7 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     leader_election: "LeadershipStatus | None" = None  # None without an election
     client_requests: Sequence[RequestTotal] = ()  # to the API server, by method and result
     log_level: LogLevelStatus | None = None  # None: that of the start
-    condition_changes: Sequence[Condition] = ()  # of the status, the oldest first
+    condition_changes: Sequence[ControllerCondition] = ()  # of the status, the oldest first
     kind_writes: Sequence[KindWrites] = ()  # by handler, kind and verb; Kubernetes Events, too
     process: str = ""  # its pod; outside of a cluster, its machine and its id
 

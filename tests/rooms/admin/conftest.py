@@ -32,7 +32,7 @@ from declctl.runtime.log import LogLevelControl
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reporting.status import (
-    Condition,
+    ControllerCondition,
     ControllerStatus,
     DecodingStatus,
     PluginStatus,
@@ -135,7 +135,7 @@ STATUS = ControllerStatus(
     ready=True,
     leader=True,
     generations_alive=2,
-    conditions=(Condition("Ready", "True", "Synced", "", datetime(2026, 1, 1, tzinfo=UTC)),),
+    conditions=(ControllerCondition("Ready", "True", "Synced", "", datetime(2026, 1, 1, tzinfo=UTC)),),
     resources=(PODS,),
     handlers=(NOTIFY,),
     plugins=(

@@ -24,10 +24,13 @@ from declctl.writes import (
     AppliedSet,
     CallScope,
     EventText,
+    Writable,
     WriteOrigin,
     Written,
     document_of,
     documents_of,
+    propagation_of,
+    reference_to,
     status_change,
 )
 
@@ -147,14 +150,24 @@ class WritesOfParent:
         return AskedWrite("apply_set", AppliedSet, ([each.body for each in documents_of(objects)],))
 
     def patch_status(
-        self, conditions: Iterable[Mapping[str, Any]], fields: Mapping[str, Any]
+        self, conditions: Iterable[Writable], fields: Mapping[str, Any], is_whole: bool
     ) -> "AskedWrite":
-        """See `HandlerContext.patch_status`."""
-        given = (
-            [dict(each) for each in conditions] if not isinstance(conditions, Mapping | str) else conditions
-        )
-        status_change(self._scope, given, fields)  # raises for what can't be sent
-        return AskedWrite("patch_status", Written, (given, dict(fields)))
+        """See `status_arguments`."""
+        change = status_change(self._scope, conditions, fields, is_whole=is_whole)
+        return AskedWrite("patch_status", Written, (change.conditions, change.fields, is_whole))
+
+    def get(self, kind: object, name: object, namespace: object) -> "AskedWrite":
+        """See `HandlerContext.get`."""
+        reference_to(kind, name, namespace)  # raises for what can't be asked
+        return AskedWrite("get", ObjectView | None, (kind, name, namespace))
+
+    def delete(
+        self, given: object, name: object, namespace: object, *, propagation: object, uid: object
+    ) -> "AskedWrite":
+        """See `HandlerContext.delete`."""
+        it, how = reference_to(given, name, namespace, uid), propagation_of(propagation)
+        kind = f"{it.kind.api_version}/{it.kind.kind}"
+        return AskedWrite("delete", bool, (kind, it.name, it.namespace, it.uid or None, how))
 
     def begin(self, work: "AskedWrite", forgotten: Forgotten, line: CodeLine | None) -> AskedFuture:
         """Ask for a write. On the loop of a hook."""
@@ -166,10 +179,10 @@ class WritesOfParent:
 
 
 class AskedWrite(msgspec.Struct, frozen=True):
-    """A write that was checked, and that the parent makes."""
+    """A write, or a `get`, that was checked, and that the parent makes."""
 
     verb: str
-    kind: type  # of its result
+    kind: Any  # the type of its result
     given: tuple[Any, ...]
 
     def read(self, answer: Any) -> Any:

@@ -126,8 +126,16 @@ class CallOfChild:
     def _ask_apply_set(self, objects: Any) -> Future[Any]:
         return self._call.submit(lambda writes: writes.apply_set(objects))
 
-    def _ask_patch_status(self, conditions: Any, fields: Any) -> Future[Any]:
-        return self._call.submit(lambda writes: writes.patch_status(conditions, fields))
+    def _ask_patch_status(self, conditions: Any, fields: Any, is_whole: Any) -> Future[Any]:
+        return self._call.submit(lambda writes: writes.patch_status(conditions, fields, is_whole is True))
+
+    def _ask_get(self, kind: Any, name: Any, namespace: Any) -> Future[Any]:
+        return self._call.submit(lambda writes: writes.get(kind, name, namespace))
+
+    def _ask_delete(self, kind: Any, name: Any, namespace: Any, uid: Any, propagation: Any) -> Future[Any]:
+        return self._call.submit(
+            lambda writes: writes.delete(kind, name, namespace, propagation=propagation, uid=uid)
+        )
 
 
 _RECORD = logging.makeLogRecord({})
