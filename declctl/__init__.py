@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         Requeue,
     )
     from declctl.objects.custom_resource import Column, CustomResource, custom_resource
+    from declctl.objects.differences import Difference, diff
     from declctl.objects.schema_marks import (
         Duration,
         immutable,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
         rules,
     )
     from declctl.objects.typed import Object, field
+    from declctl.runtime.handling.context import Context
     from declctl.runtime.library import SharedInformerFactory
     from declctl.transport import Client
     from declctl.workqueue import (
@@ -167,6 +169,8 @@ _ROOMS = MappingProxyType(
             "rules",
         ),
         "objects.typed": ("Object", "field"),
+        "objects.differences": ("Difference", "diff"),
+        "runtime.handling.context": ("Context",),
         "runtime.library": ("SharedInformerFactory",),
         "transport": ("Client",),
         "workqueue": (
@@ -200,10 +204,12 @@ __all__ = [
     "Column",
     "Condition",
     "Conflict",
+    "Context",
     "CrossNamespaceOwner",
     "CustomResource",
     "DeclctlError",
     "DeletedFinalStateUnknown",
+    "Difference",
     "Duration",
     "FakeControllerSource",
     "FilteringResourceEventHandler",
@@ -250,6 +256,7 @@ __all__ = [
     "__version__",
     "custom_resource",
     "default_rate_limiter",
+    "diff",
     "field",
     "field_index",
     "hookimpl",
