@@ -25,8 +25,8 @@ _OPAQUE: Final = (
 class SchemaChange(NamedTuple):
     """One difference between two schemas.
 
-    `path` is the place in the object, such as `spec.ports[].name`; `what` is a sentence about it. `steps` lead
-    to the place in the later document, and `earlier` in the earlier one.
+    `path` is the place in the object, such as `spec.ports[].name`, and `what` says what has changed. `steps`
+    lead to the place in the later document, and `earlier` in the earlier one.
     """
 
     path: str
@@ -60,7 +60,9 @@ def compare_definitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> 
         if was != now and not (name == "singular" and was is None):
             place = ("spec", "names", name)
             compatible = name != "plural"
-            found.append(SchemaChange("spec.names", f"{name}: {_shown(was)} → {_shown(now)}", compatible, place, place))
+            found.append(
+                SchemaChange("spec.names", f"{name}: {_shown(was)} → {_shown(now)}", compatible, place, place)
+            )
     return found + list(_versions(before, after))
 
 
@@ -87,7 +89,9 @@ def _versions(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[S
                 yield SchemaChange(f"version {name}", what, True, (*later, field), (*earlier, field))
     for name, (at, _) in new.items():
         if name not in old:
-            yield SchemaChange(name, "the version is new", True, ("spec", "versions", at), ("spec", "versions"))
+            yield SchemaChange(
+                name, "the version is new", True, ("spec", "versions", at), ("spec", "versions")
+            )
 
 
 class _Place(NamedTuple):
@@ -140,7 +144,8 @@ def _limits(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChang
     for name, sign in (("minimum", 1), ("maximum", -1)):
         exclusive = f"exclusive{name.capitalize()}"
         limits = [
-            (sign * each[name], bool(each.get(exclusive))) if name in each else None for each in (before, after)
+            (sign * each[name], bool(each.get(exclusive))) if name in each else None
+            for each in (before, after)
         ]
         yield from _limit(name, limits, (before.get(name), after.get(name)), at)
     for names, sign in ((_LOWER, 1), (_UPPER, -1)):
@@ -189,20 +194,23 @@ def _choices(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChan
 
 
 def _rules(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChange]:
-    was, now = ([each["rule"] for each in schema.get(VALIDATIONS) or ()] for schema in (before, after))
-    for rule in now:
-        if rule not in was:
-            # A rule about an update says nothing of what is stored.
-            yield at.change(f"the rule {rule} is new", compatible="oldSelf" in rule)
-    for rule in was:
-        if rule not in now:
-            yield at.change(f"the rule {rule} is gone", compatible=True)
+    was, now = _rules_of(before), _rules_of(after)
+    for rule in [each for each in now if each not in was]:
+        # A rule about an update says nothing of what is stored.
+        yield at.change(f"the rule {rule} is new", compatible="oldSelf" in rule)
+    for rule in [each for each in was if each not in now]:
+        yield at.change(f"the rule {rule} is gone", compatible=True)
+
+
+def _rules_of(schema: _Schema) -> list[str]:
+    return [str(each["rule"]) for each in schema.get(VALIDATIONS) or ()]
 
 
 def _fields(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChange]:
     old: Mapping[str, _Schema] = before.get("properties") or {}
     new: Mapping[str, _Schema] = after.get("properties") or {}
-    needed = set(after.get("required") or ()) - set(before.get("required") or ())
+    was_required, is_required = ({*(each.get("required") or ())} for each in (before, after))
+    needed = is_required - was_required
     for name, schema in old.items():
         inner = at.below(f".{name}", "properties", name)
         if name not in new:
@@ -222,7 +230,7 @@ def _fields(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChang
             # Where unknown fields were kept, stored objects may have any value there.
             place = inner._replace(earlier=at.earlier)
             yield place.change("the field is new", compatible=not before.get(PRESERVE))
-        elif name in (before.get("required") or ()) and name not in (after.get("required") or ()):
+        elif name in was_required - is_required:
             yield inner.change("the field is not required any more", compatible=True)
         if name in old and old[name].get("default") != schema.get("default"):
             was, now = old[name].get("default"), schema.get("default")

@@ -385,7 +385,7 @@ class _Walk:
             return schema
         if schema.get("format") == "byte" and value == "":
             self._fault(at, "a server refuses empty bytes, which are the default", "make the default None")
-        return {**schema, "default": _without_inner_defaults(value, schema)}
+        return {**schema, "default": _without_nulls(value, schema)}
 
     def _special(self, node: types.Type, at: _Place) -> Schema:
         match node:
@@ -441,22 +441,26 @@ def _hint(cls: type, field: str) -> Any:
     return get_type_hints(cls, include_extras=True)[field]
 
 
-def _without_inner_defaults(value: Any, schema: Schema) -> Any:
-    """A default without what the server fills in by itself."""
-    properties: Mapping[str, Schema] | None = schema.get("properties")
-    if isinstance(value, list) and "items" in schema:
-        return [_without_inner_defaults(each, schema["items"]) for each in cast("list[Any]", value)]
-    if not isinstance(value, dict) or properties is None:
+def default_of(schema: Schema) -> Any:
+    """The object that a server makes of an empty one. A server checks rules of a default as it is written."""
+    properties: Mapping[str, Schema] = schema.get("properties") or {}
+    filled = {name: each["default"] for name, each in properties.items() if "default" in each}
+    return filled if VALIDATIONS in schema else {}
+
+
+def _without_nulls(value: Any, schema: Schema) -> Any:
+    """A default without the nulls that the server drops."""
+    if isinstance(value, list):
+        return [_without_nulls(each, schema.get("items") or {}) for each in cast("list[Any]", value)]
+    if not isinstance(value, dict):
         return value
-    slim: dict[str, Any] = {}
-    for name, inner in cast("dict[str, Any]", value).items():
-        of_field = properties.get(name, {})
-        if inner is None and not of_field.get("nullable"):
-            continue
-        slimmed = _without_inner_defaults(inner, of_field)
-        if "default" not in of_field or slimmed != of_field["default"]:
-            slim[name] = slimmed
-    return slim
+    properties: Mapping[str, Schema] = schema.get("properties") or {}
+    given = cast("dict[str, Any]", value)
+    return {
+        name: _without_nulls(each, properties.get(name) or {})
+        for name, each in given.items()
+        if each is not None or name not in properties or properties[name].get("nullable")
+    }
 
 
 def _unreadable(of: Any, path: str, reason: str) -> SchemaFault:

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import typer
 
-from declctl import codes
 from declctl.cli.generate.objects import rendered
 from declctl.cli.report import count, show_faults
 from declctl.cli.terminal import block, line

@@ -117,7 +117,8 @@ def check(
 
     The files are read `at` a path, by default `manifest` itself; messages show `manifest`. Without `in_child`
     nothing is imported. With `checks_configs`, plugins look at their configs themselves, too
-    (`declctl_check_config`), and definitions are made of the classes of custom resources. `children` is the pool for the child, by default one of its own.
+    (`declctl_check_config`), and definitions are made of the classes of custom resources. `children` is the
+    pool for the child, by default one of its own.
     """
     checked = read_files(InputFiles(manifest, at=at))
     if not in_child:

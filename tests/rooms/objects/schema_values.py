@@ -12,8 +12,8 @@ from uuid import UUID
 import msgspec
 from hypothesis import strategies as st
 
-from declctl.objects.schema_marks import Duration, immutable, list_map, rule
-from declctl.objects.structural import structural_schema
+from declctl.objects.schema_marks import Duration, immutable, list_map, rule, rules
+from declctl.objects.structural import cel_name, structural_schema
 
 _PATTERNS = ["^[a-z]+$", "^(a|b){1,3}$", "x", "^[^ab]*$", r"^\.[A-Z]-?$", "^.$", "a|^$"]
 _TEXTS = ["", "a", "b", "abc", "é", "😀", "a\n", "\n", "ab ", "٣", "25%", "5m", "1.5h", "-1h", "YQ==", "YQ"]
@@ -70,7 +70,15 @@ def random_type(chance: random.Random, *, fields: int = 12, depth: int = 2) -> t
                 made.append((name, kind, msgspec.field(default_factory=lambda value=default: value)))
             case _:
                 made.append((name, kind | None, None))
-    return msgspec.defstruct("Made", made, rename=chance.choice([None, "camel"]), kw_only=True)
+    cls = msgspec.defstruct("Made", made, rename=chance.choice([None, "camel"]), kw_only=True)
+    whole = [
+        name for name, *given in made if len(given) == 2 and getattr(given[0], "__origin__", None) is int
+    ]
+    if whole and chance.random() < 0.5:
+        # A default stands in each object, so that the rule needs no has().
+        name = dict(zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True))[whole[0]]
+        rules(rule(f"self.{cel_name(name)} != 3", message="it is 4"))(cls)
+    return cls
 
 
 def _type(chance: random.Random, depth: int) -> tuple[Any, Any]:
