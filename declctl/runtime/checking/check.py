@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -103,6 +104,27 @@ def check_rights(manifest: str, *, at: Path | None = None) -> CheckResult:
     declaration = replace(checked.declaration, asks_rights=True, asks_definitions=True)
     with closing(PreflightPool()) as children:
         return _imported(replace(checked, declaration=declaration), Preflight(children.begin))
+
+
+def definitions_in(
+    bundle: Bundle, classes: Iterable[EntryPoint], *, timeout: float
+) -> tuple[Sequence[Mapping[str, Any]], Sequence[Fault]]:
+    """The CustomResourceDefinitions of classes of a bundle, and the faults of the classes. Blocks.
+
+    A child process imports them, within `timeout` seconds. Raises OSError if no process can be started.
+    """
+    entries = tuple(DeclaredEntry("definition", str(each), "", str(each), None, ()) for each in classes)
+    declaration = Declaration(
+        root=bundle.root,
+        folder=os.fsencode(bundle.folder),
+        files=dict(bundle.files),
+        entries=entries,
+        plugins=(),
+        asks_definitions=True,
+    )
+    with closing(PreflightPool()) as children:
+        result = Preflight(children.begin).run(declaration, timeout=timeout)
+    return result.hooks.definitions if result.hooks is not None else (), result.faults
 
 
 def check(

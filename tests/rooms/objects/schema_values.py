@@ -57,11 +57,11 @@ class Part(msgspec.Struct):
     note: str | None = None
 
 
-def random_type(chance: random.Random, *, fields: int = 12, depth: int = 2) -> type[msgspec.Struct]:
+def randomtype_of(chance: random.Random, *, fields: int = 12, depth: int = 2) -> type[msgspec.Struct]:
     """A struct of random fields, required and with defaults."""
     made: list[Any] = []
     for number in range(fields):
-        kind, default = _type(chance, depth)
+        kind, default = type_of(chance, depth)
         name = chance.choice([f"f{number}", f"f_{number}", *(["namespace"] if number == 0 else [])])
         match chance.choice(["required", "default", "default", "none", "none", "none"]):
             case "required" if number < 2:
@@ -81,7 +81,7 @@ def random_type(chance: random.Random, *, fields: int = 12, depth: int = 2) -> t
     return cls
 
 
-def _type(chance: random.Random, depth: int) -> tuple[Any, Any]:
+def type_of(chance: random.Random, depth: int) -> tuple[Any, Any]:
     """A type, and a default of it."""
     plain = [_integer, _float, _text, _choice, _special]
     found = chance.choice(
@@ -138,7 +138,7 @@ def _special(chance: random.Random, _: int) -> tuple[Any, Any]:
 
 
 def _list(chance: random.Random, depth: int) -> tuple[Any, Any]:
-    inner, default = _type(chance, depth - 1)
+    inner, default = type_of(chance, depth - 1)
     bounds = chance.choice([{}, {"min_length": 1}, {"max_length": 2}])
     many = [] if default is None or bounds.get("min_length") else [default]
     return chance.choice(
@@ -156,7 +156,7 @@ def _list(chance: random.Random, depth: int) -> tuple[Any, Any]:
 
 
 def _map(chance: random.Random, depth: int) -> tuple[Any, Any]:
-    inner, _ = _type(chance, depth - 1)
+    inner, _ = type_of(chance, depth - 1)
     bounds = chance.choice([{}, {"min_length": 1}, {"max_length": 1}])
     return chance.choice(
         [(Annotated[dict[str, inner], msgspec.Meta(**bounds)], None), (dict[str, int | None], {})]
@@ -164,7 +164,7 @@ def _map(chance: random.Random, depth: int) -> tuple[Any, Any]:
 
 
 def _struct(chance: random.Random, depth: int) -> tuple[Any, Any]:
-    made = random_type(chance, fields=3, depth=depth - 1)
+    made = randomtype_of(chance, fields=3, depth=depth - 1)
     required = structural_schema(made).get("required")
     return made, None if required else made()
 
