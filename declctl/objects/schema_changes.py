@@ -41,7 +41,7 @@ class SchemaChange(NamedTuple):
 
 def compare(before: _Schema, after: _Schema) -> list[SchemaChange]:
     """The changes from one structural schema to another, without descriptions."""
-    return list(_schema(before, after, _Place("")))
+    return list(_schema(before, after, _ChangePlace("")))
 
 
 def compare_definitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[SchemaChange]:
@@ -81,7 +81,7 @@ def _versions(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[S
         other = new[name][1]
         schema = ("schema", "openAPIV3Schema")
         was, now = (each.get("schema", {}).get("openAPIV3Schema", {}) for each in (version, other))
-        place = _Place("" if len(new) == 1 else name, (*later, *schema), (*earlier, *schema))
+        place = _ChangePlace("" if len(new) == 1 else name, (*later, *schema), (*earlier, *schema))
         yield from _schema(was, now, place)
         for field in ("served", "storage", "deprecated", "subresources", "additionalPrinterColumns"):
             if (version.get(field) or None) != (other.get(field) or None):
@@ -94,19 +94,19 @@ def _versions(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[S
             )
 
 
-class _Place(NamedTuple):
+class _ChangePlace(NamedTuple):
     path: str
     steps: Steps = ()
     earlier: Steps = ()
 
-    def below(self, step: str, *steps: str) -> "_Place":
-        return _Place(f"{self.path}{step}".lstrip("."), (*self.steps, *steps), (*self.earlier, *steps))
+    def below(self, step: str, *steps: str) -> "_ChangePlace":
+        return _ChangePlace(f"{self.path}{step}".lstrip("."), (*self.steps, *steps), (*self.earlier, *steps))
 
     def change(self, what: str, *, compatible: bool) -> SchemaChange:
         return SchemaChange(self.path or "the object", what, compatible, self.steps, self.earlier)
 
 
-def _schema(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChange]:
+def _schema(before: _Schema, after: _Schema, at: _ChangePlace) -> Iterator[SchemaChange]:
     was, now = _type(before), _type(after)
     if was != now:
         # Each integer is a number, and fits int-or-string; anything fits what is not described.
@@ -138,7 +138,7 @@ def _type(schema: _Schema) -> str:
     return str(schema.get("type") or "anything")
 
 
-def _limits(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChange]:
+def _limits(before: _Schema, after: _Schema, at: _ChangePlace) -> Iterator[SchemaChange]:
     if before.get("nullable") and not after.get("nullable"):
         yield at.change("it may not be null any more", compatible=False)
     for name, sign in (("minimum", 1), ("maximum", -1)):
@@ -163,7 +163,7 @@ def _limits(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChang
 
 
 def _limit(
-    name: str, limits: Sequence[tuple[Any, bool] | None], shown: tuple[Any, Any], at: _Place
+    name: str, limits: Sequence[tuple[Any, bool] | None], shown: tuple[Any, Any], at: _ChangePlace
 ) -> Iterator[SchemaChange]:
     was, now = limits
     if was != now:
@@ -173,7 +173,7 @@ def _limit(
         yield at.change(what, compatible=now is None or (was is not None and now <= was))
 
 
-def _choices(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChange]:
+def _choices(before: _Schema, after: _Schema, at: _ChangePlace) -> Iterator[SchemaChange]:
     was, now = before.get("enum"), after.get("enum")
     if now is not None and was is None:
         yield at.change(f"it is one of {_shown(now)} now", compatible=False)
@@ -193,7 +193,7 @@ def _choices(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChan
         yield at.change(what, compatible=kinds[1][0] == "atomic")
 
 
-def _rules(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChange]:
+def _rules(before: _Schema, after: _Schema, at: _ChangePlace) -> Iterator[SchemaChange]:
     was, now = _rules_of(before), _rules_of(after)
     for rule in [each for each in now if each not in was]:
         # A rule about an update says nothing of what is stored.
@@ -206,7 +206,7 @@ def _rules_of(schema: _Schema) -> list[str]:
     return [str(each["rule"]) for each in schema.get(VALIDATIONS) or ()]
 
 
-def _fields(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChange]:
+def _fields(before: _Schema, after: _Schema, at: _ChangePlace) -> Iterator[SchemaChange]:
     old: Mapping[str, _Schema] = before.get("properties") or {}
     new: Mapping[str, _Schema] = after.get("properties") or {}
     was_required, is_required = ({*(each.get("required") or ())} for each in (before, after))

@@ -57,7 +57,7 @@ class Part(msgspec.Struct):
     note: str | None = None
 
 
-def randomtype_of(chance: random.Random, *, fields: int = 12, depth: int = 2) -> type[msgspec.Struct]:
+def random_type(chance: random.Random, *, fields: int = 12, depth: int = 2) -> type[msgspec.Struct]:
     """A struct of random fields, required and with defaults."""
     made: list[Any] = []
     for number in range(fields):
@@ -164,7 +164,7 @@ def _map(chance: random.Random, depth: int) -> tuple[Any, Any]:
 
 
 def _struct(chance: random.Random, depth: int) -> tuple[Any, Any]:
-    made = randomtype_of(chance, fields=3, depth=depth - 1)
+    made = random_type(chance, fields=3, depth=depth - 1)
     required = structural_schema(made).get("required")
     return made, None if required else made()
 
