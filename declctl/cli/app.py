@@ -150,6 +150,15 @@ _ObjectsOption = Annotated[
         "--objects", metavar="FILE", help="Objects (YAML) that the sandbox begins with; may be repeated."
     ),
 ]
+_RunObjectsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--objects",
+        metavar="FILE",
+        help="Objects (YAML) that the sandbox begins with; may be repeated. Without it, those are the "
+        "CustomResourceDefinitions beside the manifest, and the files of a folder `sandbox` there.",
+    ),
+]
 _OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="text for people, json for one document on stdout.")
 ]
@@ -256,7 +265,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     sandbox: Annotated[
         bool, typer.Option("--sandbox", help="Against an API server in this process; needs no cluster.")
     ] = False,
-    objects: _ObjectsOption = None,
+    objects: _RunObjectsOption = None,
     churn: _ChurnOption = 0.0,
     dry_run: Annotated[
         bool,

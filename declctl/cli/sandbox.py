@@ -11,6 +11,8 @@ from pathlib import Path
 
 import yaml
 
+from declctl.cli.generate.kinds import bundled_definitions
+from declctl.cli.manifest_argument import is_config_map
 from declctl.cli.terminal import line
 from declctl.errors import SandboxError, UsageError
 from declctl.kit.files import OBJECTS_BYTES, READ_SECONDS, read_file, within
@@ -97,6 +99,21 @@ def read_objects(files: Sequence[str]) -> list[KubeObject]:
         for document in read_documents(_bytes(file), name=file)
         if document is not None  # an empty YAML document
     ]
+
+
+def objects_beside(manifest: str) -> list[KubeObject]:
+    """What a sandbox begins with by itself: the definitions beside a manifest, and the objects of `sandbox/`.
+
+    The definitions are the CustomResourceDefinitions in the YAML files of the manifest's folder. Raises
+    UsageError for a file of `sandbox/` that can't be read, and SandboxError with the place of a fault in one.
+    """
+    if manifest == "-" or is_config_map(manifest):
+        return []
+    folder = Path(manifest) if Path(manifest).is_dir() else Path(manifest).parent
+    samples = folder / "sandbox"
+    files = sorted(samples.iterdir()) if samples.is_dir() else []
+    objects = read_objects([str(file) for file in files if file.suffix in (".yaml", ".yml")])
+    return [*(dict(each) for each in bundled_definitions(folder)), *objects]
 
 
 def _bytes(file: str) -> bytes:

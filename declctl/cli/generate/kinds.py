@@ -124,18 +124,20 @@ async def _served(
     return found, missing
 
 
-def bundled_definitions(folder: Path, kinds: Collection[GroupVersionKind]) -> Sequence[Definition]:
-    """The CustomResourceDefinitions of these kinds in the YAML files of a folder, by the names of files.
+def bundled_definitions(
+    folder: Path, kinds: Collection[GroupVersionKind] | None = None
+) -> Sequence[Definition]:
+    """The CustomResourceDefinitions of these kinds, or of all, in the YAML files of a folder, by their names.
 
     Files that are no YAML, or too large, have none: the folder may have files of others.
     """
-    wanted = {(kind.group, kind.kind) for kind in kinds}
+    wanted = None if kinds is None else {(kind.group, kind.kind) for kind in kinds}
     found: dict[tuple[str, str], Definition] = {}
     for path in sorted(folder.iterdir() if folder.is_dir() else ()):
         if path.suffix in (".yaml", ".yml"):
             with suppress(UsageError):
                 found |= {_kind_of(each): each for each in _definitions(str(path))}
-    return [each for kind, each in found.items() if kind in wanted]
+    return [each for kind, each in found.items() if wanted is None or kind in wanted]
 
 
 def places_of(definitions: Iterable[Definition]) -> dict[tuple[str, str], _Place]:
