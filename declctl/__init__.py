@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Conflict,
         CrossNamespaceOwner,
         DeclctlError,
+        InvalidObject,
         InvalidWrite,
         ManifestErrors,
         NoStatusSubresource,
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
         Request,
         Requeue,
     )
+    from declctl.objects.custom_resource import Column, CustomResource, custom_resource
+    from declctl.objects.typed import Object, field
     from declctl.runtime.library import SharedInformerFactory
     from declctl.transport import Client
     from declctl.workqueue import (
@@ -92,6 +95,7 @@ _ROOMS = MappingProxyType(
             "Conflict",
             "CrossNamespaceOwner",
             "DeclctlError",
+            "InvalidObject",
             "InvalidWrite",
             "ManifestErrors",
             "NoStatusSubresource",
@@ -141,6 +145,8 @@ _ROOMS = MappingProxyType(
             "Request",
             "Requeue",
         ),
+        "objects.custom_resource": ("Column", "CustomResource", "custom_resource"),
+        "objects.typed": ("Object", "field"),
         "runtime.library": ("SharedInformerFactory",),
         "transport": ("Client",),
         "workqueue": (
@@ -171,13 +177,16 @@ __all__ = [
     "ChangeReason",
     "ChangeType",
     "Client",
+    "Column",
     "Conflict",
     "CrossNamespaceOwner",
+    "CustomResource",
     "DeclctlError",
     "DeletedFinalStateUnknown",
     "FakeControllerSource",
     "FilteringResourceEventHandler",
     "InformerWatcher",
+    "InvalidObject",
     "InvalidWrite",
     "ItemExponentialFailureRateLimiter",
     "ItemFastSlowRateLimiter",
@@ -187,6 +196,7 @@ __all__ = [
     "NoStatusSubresource",
     "NotLeader",
     "NotSynced",
+    "Object",
     "ObjectEvent",
     "ObjectKey",
     "ObjectView",
@@ -216,7 +226,9 @@ __all__ = [
     "WriteError",
     "Written",
     "__version__",
+    "custom_resource",
     "default_rate_limiter",
+    "field",
     "field_index",
     "hookimpl",
     "hookspec",

@@ -9,6 +9,7 @@ DeclctlError
 │       ├── FilterFailed     a handler's filter raised
 │       └── MappingFailed    a function of `mapTo` raised
 ├── Terminal                 a reconciler raises it: another attempt would fail, too
+├── InvalidObject            an object does not fit the type of its class; carries the path
 ├── ReloadRefused            a reload failed before its commit: nothing has changed
 ├── CacheError
 │   ├── UnknownIndex         a read names an index that isn't declared
@@ -125,6 +126,20 @@ class Terminal(DeclctlError):
 
     (controller-runtime's TerminalError.)
     """
+
+
+class InvalidObject(DeclctlError):
+    """An object does not fit the type that its class has for a field, such as `spec`.
+
+    `key` is that of the object. `path` is the place in it, such as `spec.replicas`, and `sentence` says what
+    is wrong there.
+    """
+
+    def __init__(self, key: str, type_name: str, path: str, sentence: str) -> None:
+        super().__init__(f"{key} does not fit {type_name}: {path}: {sentence}")
+        self.key = key
+        self.path = path
+        self.sentence = sentence
 
 
 class ReloadRefused(DeclctlError):

@@ -16,7 +16,7 @@ from declctl.hooks.bundle import Bundle, reached
 from declctl.hooks.syntax import parsed
 
 # Names that other objects have, too: they count only on the argument of this name.
-_COMMON: Final = frozenset({"apply", "client", "sync_client"})
+_COMMON: Final = frozenset({"apply", "client", "delete", "get", "sync_client"})
 _CONTEXT: Final = "ctx"
 _BLOCKS: Final = (ast.If, ast.Try, ast.With)  # statements that bind names of the module
 
@@ -140,7 +140,9 @@ def _names(statement: ast.stmt) -> Iterator[str]:
         match node:
             case ast.Attribute(attr=name, value=holder) if name not in _COMMON or _is_context(holder):
                 yield name
-            case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str() as name), *_]):
+            case ast.Call(
+                func=ast.Name(id="getattr"), args=[holder, ast.Constant(value=str() as name), *_]
+            ) if name not in _COMMON or _is_context(holder):
                 yield name
             case _:
                 pass
@@ -148,6 +150,6 @@ def _names(statement: ast.stmt) -> Iterator[str]:
 
 def _is_context(holder: ast.expr) -> bool:
     """Whether an expression is `ctx`, or `ctx.sync`."""
-    while isinstance(holder, ast.Attribute):
+    if isinstance(holder, ast.Attribute) and holder.attr == "sync":
         holder = holder.value
     return isinstance(holder, ast.Name) and holder.id == _CONTEXT

@@ -1,4 +1,4 @@
-"""Lint rules for the writes of `ctx` in hooks: a write that is never awaited, and one in the wrong form.
+"""Lint rules for `ctx.apply` and its like in hooks: one that is never awaited, and one in the wrong form.
 
 An `async def` hook awaits `ctx.apply(…)`; a `def` hook calls `ctx.sync.apply(…)`. The rules report only what
 is wrong whenever the line runs. They begin at the hooks of a module, where `ctx` is known by its name, and
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from declctl.codes import NOT_AWAITED, WRONG_FORM
 
 _CONTEXT: Final = "ctx"
-_WRITES: Final = frozenset({"apply", "apply_set", "patch_status"})
+_AWAITED: Final = frozenset({"apply", "apply_set", "delete", "get", "patch_status"})
 _MARK: Final = "hookimpl"
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 # In these, a line of a helper may run for one of its callers only.
@@ -179,8 +179,8 @@ class _Body:
                 )
             dropped = _dropped_value(node, loaded)
             name = "" if dropped is None or place is not _Place.LOOP else self._method(dropped)
-            if dropped is not None and name in _WRITES:
-                what = f"ctx.{name}(…) is not awaited: the handler succeeds even if the write fails"
+            if dropped is not None and name in _AWAITED:
+                what = f"ctx.{name}(…) is not awaited: the handler succeeds even if it fails"
                 yield dropped, NOT_AWAITED, what, f"write `await ctx.{name}(…)`{where}"
 
     def _wrong_form(self, call: ast.Call, place: _Place) -> Iterator[WriteRule]:
@@ -189,14 +189,14 @@ class _Body:
         if not self.is_certain(call) or not (self._holder.is_hook or self._in_one_place):
             return
         name = self._method(call)
-        if place is _Place.THREAD and name in _WRITES:
+        if place is _Place.THREAD and name in _AWAITED:
             yield (
                 call,
                 WRONG_FORM,
                 f"ctx.{name} is for `async def`, and this runs in a `def` hook: it raises RuntimeError",
                 f"write ctx.sync.{name}(…), which waits for the server, or make the hook `async def`",
             )
-        elif place is _Place.LOOP and name in {f"sync.{each}" for each in _WRITES}:
+        elif place is _Place.LOOP and name in {f"sync.{each}" for each in _AWAITED}:
             yield (
                 call,
                 WRONG_FORM,

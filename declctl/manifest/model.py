@@ -768,7 +768,7 @@ class HandlerSpec(LocatedSpec):
     )
     applies: tuple[GroupVersionKind, ...] = field(
         listing(
-            "The kinds that the handler creates, changes and deletes by ctx.apply and ctx.apply_set. A write "
+            "The kinds that the handler writes by ctx.apply, ctx.apply_set and ctx.delete. A write "
             "of another kind is refused. apply_set looks for former children of these kinds only. By default "
             "nothing is declared, and every kind may be written.",
             record(

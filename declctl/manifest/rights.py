@@ -8,7 +8,7 @@ Rights that each authenticated user has by default (discovery, `/version`) are l
 requests of `ctx.client`, which no manifest declares: a hook `declctl_rbac` names them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -27,9 +27,11 @@ EVENTS: Final = Resource(GroupVersionKind.of("events.k8s.io/v1", "Event"), "even
 NAMESPACES: Final = Resource(GroupVersionKind.of("v1", "Namespace"), "namespaces", False)
 SECRETS: Final = Resource(GroupVersionKind.of("v1", "Secret"), "secrets", True)
 LEASES: Final = Resource(GroupVersionKind.of("coordination.k8s.io/v1", "Lease"), "leases", True)
-METHODS: Final = frozenset({"apply", "apply_set", "patch_status", "record_event", "client", "sync_client"})
+METHODS: Final = frozenset(
+    {"apply", "apply_set", "delete", "get", "patch_status", "record_event", "client", "sync_client"}
+)
 """The methods and properties of `ctx` on which rights depend."""
-WRITES: Final = frozenset({"apply", "apply_set"})
+WRITES: Final = frozenset({"apply", "apply_set", "delete"})
 """Those that write what `applies` declares."""
 _REVIEWS: Final = (
     ("authentication.k8s.io", "tokenreviews", "whose token it is"),
@@ -160,17 +162,7 @@ def _handling(
         return
     scopes = _scopes(resource, own)
     applies_sets = bool(handler.applies) and (uses.calls("apply_set") or not uses.is_known)
-    for index, kind in enumerate(handler.applies):
-        child = kinds.get(kind)
-        if child is None:
-            continue
-        path = (*handler.path, "applies", index)
-        # An object of a namespace owns no object without one; those are applied, and in no set.
-        in_sets = applies_sets and (child.namespaced or not own.namespaced)
-        verbs, how = (CHILDREN, "ctx.apply_set") if in_sets else (_applying(handler), "ctx.apply")
-        # The children of an object without a namespace may be in any.
-        for scope in scopes if own.namespaced and child.namespaced else (Scope(),):
-            yield _right(child, verbs, scope, f"{handler.name} writes {child.plural} by {how}", path)
+    yield from _applying(handler, own, scopes, kinds, uses, applies_sets=applies_sets)
     if applies_sets:
         path = (*handler.path, "applies")
         for scope in scopes:
@@ -188,15 +180,47 @@ def _handling(
         path = (*handler.path, "finalizer")
         for scope in scopes:
             yield _right(own, MARK, scope, f"{handler.name} adds and removes its finalizer", path)
+    about = [resource, *(resources[watch.resource] for watch in handler.watches)]
     if uses.calls("record_event"):
-        about = [resource, *(resources[watch.resource] for watch in handler.watches)]
         reason = f"{handler.name} calls ctx.record_event"
         yield from _events(about, kinds, reason, handler.path)
+    if uses.calls("get"):
+        reason = f"{handler.name} calls ctx.get"
+        for each in about:
+            if (kind := kinds.get(_gvk(each))) is not None:
+                rights = (
+                    _right(kind, ("get",), scope, reason, handler.path) for scope in _scopes(each, kind)
+                )
+                yield from (replace(right, declared=False) for right in rights)
 
 
-def _applying(handler: HandlerPlan) -> tuple[str, ...]:
+def _applying(
+    handler: HandlerPlan,
+    own: Resource,
+    scopes: Sequence[Scope],
+    kinds: Kinds,
+    uses: HandlerCode,
+    *,
+    applies_sets: bool,
+) -> Iterator[Right]:
+    """The rights to the kinds of `applies`."""
     # Without force, an apply is refused before its answer shows the fields that it is going to take over.
-    return ("get", *APPLY) if handler.field_conflicts is FieldConflicts.FAIL else APPLY
+    alone = ("get", *APPLY) if handler.field_conflicts is FieldConflicts.FAIL else APPLY
+    for index, kind in enumerate(handler.applies):
+        child = kinds.get(kind)
+        if child is None:
+            continue
+        # An object of a namespace owns no object without one; those are applied, and in no set.
+        in_sets = applies_sets and (child.namespaced or not own.namespaced)
+        verbs, how = (CHILDREN, "ctx.apply_set") if in_sets else (alone, "ctx.apply")
+        if uses.calls("delete"):  # which reads the object after a conflict
+            verbs, how = (*verbs, "get", "delete"), f"{how} and ctx.delete"
+        if uses.calls("get"):
+            verbs, how = (*verbs, "get"), f"{how}, and reads them by ctx.get"
+        verbs, reason = tuple(dict.fromkeys(verbs)), f"{handler.name} writes {child.plural} by {how}"
+        # The children of an object without a namespace may be in any.
+        for scope in scopes if own.namespaced and child.namespaced else (Scope(),):
+            yield _right(child, verbs, scope, reason, (*handler.path, "applies", index))
 
 
 def _events(about: Iterable[ResourcePlan], kinds: Kinds, reason: str, path: Path) -> Iterator[Right]:

@@ -193,6 +193,7 @@ class PathStruct:
       one path and a list for another.
     - `leaf`: the type of a value.
     - `missing`: the value of a missing field.
+    - `hook`: reads a value into a class that msgspec does not know, as its `dec_hook`.
     - `more`: further fields of the outermost struct, as `msgspec.defstruct` takes them.
 
     The attributes of the struct are numbered; the names in JSON may be any text without a quote or backslash.
@@ -206,12 +207,13 @@ class PathStruct:
         leaf: Any = Any,
         missing: Any = None,
         more: Sequence[tuple[str, Any, Any]] = (),
+        hook: Callable[[type, Any], Any] | None = None,
     ) -> None:
         self._tree: _Tree = {}
         for steps in paths:
             _plant(self._tree, steps)
         self.decode: Callable[[Any], Any] = msgspec.json.Decoder(
-            _struct(self._tree, leaf, missing, more)
+            _struct(self._tree, leaf, missing, more), dec_hook=hook
         ).decode
 
     def attributes(self, steps: Sequence[Step]) -> Sequence[str]:

@@ -45,9 +45,10 @@ class Layout:
     """The common part of all records of one projection.
 
     `positions` has the index of each projected path in `Record.values`; `codec` makes and reads the frames.
+    `hides` is True for Secrets: what a reader decodes of one is remembered, so that no text shows it.
     """
 
-    __slots__ = ("api_version", "codec", "kind", "positions")
+    __slots__ = ("api_version", "codec", "hides", "kind", "positions")
 
     def __init__(
         self, *, api_version: str, kind: str, positions: Mapping[FieldPath, int], codec: Codec
@@ -56,11 +57,12 @@ class Layout:
         self.kind = kind
         self.positions = positions
         self.codec = codec
+        self.hides = is_secret(api_version, kind)
 
     def decode(self, frame: Frame) -> KubeObject:
         """The object of a frame, with the `apiVersion` and `kind` that lists leave out of their items."""
         found = of_kind(msgspec.json.decode(self.codec.decode(frame)), self.api_version, self.kind)
-        if is_secret(self.api_version, self.kind):
+        if self.hides:
             secret_values.remember(found)  # the reader may quote it in an exception or in the log
         return found
 
@@ -177,7 +179,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         """
         frame = self.frame
         if isinstance(frame, HeldObject) and frame.body is not None:
-            if is_secret(self.layout.api_version, self.layout.kind):
+            if self.layout.hides:
                 secret_values.remember(frame.body)
             return frame.body
         return self.decode()
@@ -365,16 +367,18 @@ class FieldView(ObjectView, kw_only=True):
 
     It is for functions that read one or two fields of many objects: index functions and filters. Decoding
     `spec` of a pod takes half of the time of the whole object. A read of all fields decodes them together.
+    The fields of a held object are decoded already.
     """
 
-    _text: Any = (
-        None  # the JSON of the object as a buffer, where it is at hand; else the frame is decompressed
-    )
-    _fields: KubeObject = msgspec.field(default_factory=dict[str, Any])  # those that were read
+    # The JSON of the object as a buffer, where it is at hand; else the frame is decompressed, once.
+    _text: Any = None
+    _fields: KubeObject | None = None  # those that were read
 
     def __getitem__(self, field: str) -> Any:
         fields = self._fields
-        if field in fields:
+        if fields is None:
+            fields = self._fields = {}
+        elif field in fields:
             return fields[field]
         value = msgspec.UNSET if self._body is not None else self._decoded_alone(field)
         if value is msgspec.UNSET:
@@ -384,25 +388,34 @@ class FieldView(ObjectView, kw_only=True):
 
     def _decoded_alone(self, field: str) -> Any:
         """The value of a field; UNSET if it is missing, or if no struct can have a field with this name."""
-        try:
-            decode = _field_decoder(field)
-        except (TypeError, ValueError):
-            return msgspec.UNSET
-        try:
-            text = self._text
-            if text is None:
-                text = self._text = self._record.layout.codec.decode(self._record.frame)
-            value = decode(text).f0
-        except UNREADABLE as fault:
-            raise undecodable(self._record.key, fault) from fault
-        if is_secret(self._record.layout.api_version, self._record.layout.kind):
+        record = self._record
+        frame = record.frame
+        if isinstance(frame, HeldObject) and frame.body is not None:
+            value = frame.body.get(field, msgspec.UNSET)
+        else:
+            try:
+                decode = _field_decoder(field)
+            except (TypeError, ValueError):
+                return msgspec.UNSET
+            try:
+                value = decode(self._json()).f0
+            except UNREADABLE as fault:
+                raise undecodable(record.key, fault) from fault
+        if record.layout.hides:
             secret_values.remember({field: value})
         return value
+
+    def _json(self) -> Any:
+        """The JSON of the object as a buffer. Raises what decompressing raises."""
+        text = self._text
+        if text is None:
+            text = self._text = self._record.layout.codec.decode(self._record.frame)
+        return text
 
     def _decoded(self) -> KubeObject:
         if self._body is None:
             # A value that was returned before is returned again.
-            self._body = ReadOnlyDict({**self._record.decode(), **self._fields})
+            self._body = ReadOnlyDict({**self._record.read(), **(self._fields or {})})
         return self._body
 
 
@@ -439,7 +452,7 @@ _BODY: Callable[[ObjectView], KubeObject | None] = attrgetter("_body")
 
 
 def second_view(view: ObjectView) -> ObjectView:
-    """A view of the same object for another thread. What `view` has decoded is not decoded again."""
+    """An untyped view of the same object for another thread. What `view` has decoded is not decoded again."""
     # Both views read one dictionary, which replaces a value by its read-only form when it is read. Both may
     # do that at the same time: the forms are equal.
     return ObjectView(_RECORD(view), _BODY(view))

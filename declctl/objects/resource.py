@@ -1,5 +1,6 @@
 """Kinds and resources of an API server, keys of objects, and the parameters of a LIST and a WATCH."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
 from urllib.parse import quote
@@ -8,6 +9,8 @@ import msgspec
 
 from declctl.errors import NoKey
 from declctl.objects.frame import KubeObject
+
+_KIND = re.compile(r"(v[0-9]\w*|[^/\s]+/[^/\s]+)/[^/\s]+")  # only the core group has no name
 
 
 class GroupVersionKind(msgspec.Struct, frozen=True):
@@ -22,6 +25,14 @@ class GroupVersionKind(msgspec.Struct, frozen=True):
         """From `apps/v1` or `v1`, and a kind."""
         group, _, version = api_version.rpartition("/")
         return cls(group, version, kind)
+
+    @classmethod
+    def parse(cls, text: str) -> "GroupVersionKind":
+        """From `apps/v1/Deployment` or `v1/ConfigMap`. Raises ValueError for any other text."""
+        if not _KIND.fullmatch(text):
+            raise ValueError(f"{text!r} is no kind: write it as apps/v1/Deployment, or v1/ConfigMap")
+        api_version, _, kind = text.rpartition("/")
+        return cls.of(api_version, kind)
 
     @property
     def api_version(self) -> str:

@@ -10,8 +10,8 @@ The spans of one call:
 - `process RESOURCE`, from the receipt of the change to the end of the call. A retry begins another trace.
 - `HOOK HANDLER`, below it, while the function runs. It is the current span there: the spans of user code and
   of instrumented libraries are its children.
-- `apply`, `apply_set`, `patch_status`, `change_finalizer`, below that, from `ctx.apply` and its like to the
-  answer of the server.
+- `apply`, `apply_set`, `patch_status`, `get`, `delete`, `change_finalizer`, below that, from `ctx.apply` and
+  its like to the answer of the server.
 
 A retry has a link to the attempt before. An event that a write of this process has led to has a link to the
 span of this write. From any thread.
@@ -304,7 +304,7 @@ def _written(result: Any) -> Sequence[Any]:
     """The objects that a write has stored: a `Written`, those of an `AppliedSet`, or none."""
     if (applied := getattr(result, "applied", None)) is not None:
         return applied
-    return () if result is None else (result,)
+    return (result,) if hasattr(result, "verb") else ()  # neither what was read, nor whether it was there
 
 
 def _raised(error: BaseException) -> BaseException:

@@ -18,7 +18,7 @@ from declctl.writes.finalizers import (
     find_in_any,
     is_being_deleted,
 )
-from declctl.writes.gate import OnWritten, WriteGate
+from declctl.writes.gate import OnWritten, Propagation, WriteGate
 from declctl.writes.ledger import (
     WriteLedger,
     WriteOrigin,
@@ -28,6 +28,7 @@ from declctl.writes.ledger import (
     WriteVerb,
     Written,
 )
+from declctl.writes.one_object import propagation_of, reference_to
 from declctl.writes.writer import (
     CallScope,
     HandlerWriter,
@@ -53,6 +54,7 @@ __all__ = [
     "FinalizerWriter",
     "HandlerWriter",
     "OnWritten",
+    "Propagation",
     "RecordedEvents",
     "WaitingWrites",
     "WriteBudget",
@@ -79,5 +81,7 @@ __all__ = [
     "is_being_deleted",
     "object_of",
     "origin_of",
+    "propagation_of",
+    "reference_to",
     "status_change",
 ]

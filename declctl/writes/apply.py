@@ -81,24 +81,32 @@ def _check_metadata(metadata: KubeObject, what: str) -> None:
 
 
 def placed(document: AppliedDocument, resource: Resource, default: str | None) -> ObjectKey:
-    """The key of a document, whose body gets the namespace. `default` is the namespace if it names none.
+    """The key of a document, whose body gets the namespace; see `key_in`. Raises InvalidWrite."""
+    key = key_in(resource, document.name, document.namespace, default, what=str(document))
+    if key.namespace is not None:
+        document.body["metadata"]["namespace"] = key.namespace
+    return key
+
+
+def key_in(
+    resource: Resource, name: str, namespace: str | None, default: str | None, *, what: str
+) -> ObjectKey:
+    """The key of an object of a resource. By default it is in the namespace `default`; `what` names it.
 
     Raises InvalidWrite for a missing namespace, and for one that the kind does not have.
     """
     if not resource.namespaced:
-        if document.namespace is not None:
+        if namespace is not None:
             raise InvalidWrite(
-                f"{document} has metadata.namespace {document.namespace}, but {resource} are cluster-scoped: "
-                "leave the namespace out"
+                f"{what} has the namespace {namespace}, but {resource} are cluster-scoped: leave it out"
             )
-        return ObjectKey.of(None, document.name)
-    namespace = document.namespace or default
+        return ObjectKey.of(None, name)
+    namespace = namespace or default
     if namespace is None:
         raise InvalidWrite(
-            f"{document} needs a metadata.namespace, because the call is not about an object of a namespace"
+            f"{what} needs a namespace, because the call is not about an object of a namespace"
         )
-    document.body["metadata"]["namespace"] = namespace
-    return ObjectKey.of(namespace, document.name)
+    return ObjectKey.of(namespace, name)
 
 
 def has_preconditions(document: AppliedDocument) -> bool:

@@ -551,23 +551,17 @@ class ApplySets:
 
     async def _delete(self, owner: SetOwner, member: Member, obj: KubeObject) -> list[Written]:
         """Delete a member; an empty list if the object has gone, or another one has its name."""
-        options: KubeObject = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "preconditions": {"uid": obj["metadata"]["uid"]},
-            "propagationPolicy": "Background",
-        }
-        if self._gate.dry_run:
-            options["dryRun"] = ["All"]  # a server that gets options in the body ignores those of the query
-        write = ApiWrite(WriteVerb.DELETE, member.resource, member.key, body=options, manager=owner.manager)
         if not self._gate.dry_run:
             self._parents.pop((owner.manager, member), None)
-        try:
-            return [await self._gate.send(write, owner.origin)]
-        except NotFound:
-            return []
-        except Conflict:
-            return []
+        deleted = await self._gate.delete(
+            member.resource,
+            member.key,
+            uid=obj["metadata"]["uid"],
+            propagation="Background",
+            manager=owner.manager,
+            origin=owner.origin,
+        )
+        return [] if deleted is None else [deleted]
 
 
 class _KnownSet(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -55,6 +55,8 @@ _NO_PARAMS: Params = MappingProxyType({})
 _NOT_CONTENT = re.compile(rb'"(?:resourceVersion|lastTransitionTime)":"[^"]*",?')  # of a body, for its digest
 CachedVersion = Callable[[GroupVersionKind, ObjectKey], str]
 """The resource version of an object as a cache has it; empty if no cache has it."""
+Propagation = Literal["Background", "Foreground", "Orphan"]
+"""What becomes of objects that a deleted object owns: they are deleted after it, or before it, or stay."""
 WantsLive = Callable[[WriteOrigin], bool]
 """Whether the live object is worth a read before a write of a call."""
 OnWritten = Callable[[Written, WriteOrigin, KubeObject | None], None]
@@ -201,6 +203,37 @@ class WriteGate:
         if self._on_dry_run is not None and written.dry_run:
             self._on_dry_run(written, origin, live)
         return written
+
+    async def delete(
+        self,
+        resource: Resource,
+        key: ObjectKey,
+        *,
+        uid: str = "",
+        propagation: Propagation | None = None,
+        manager: str,
+        origin: WriteOrigin,
+    ) -> Written | None:
+        """Delete an object, with a `uid` only that one; None if it is gone. Raises as `send`."""
+        options: KubeObject = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid:
+            options["preconditions"] = {"uid": uid}
+        if propagation is not None:
+            options["propagationPolicy"] = propagation
+        if self.dry_run:
+            options["dryRun"] = ["All"]  # a server that gets options in the body ignores those of the query
+        try:
+            return await self.send(ApiWrite(WriteVerb.DELETE, resource, key, options, manager), origin)
+        except NotFound:
+            return None
+        except Conflict:
+            if not uid:
+                raise
+            with suppress(NotFound):
+                there = await self.read(resource, key.namespace, key.name)
+                if there["metadata"].get("uid") == uid:
+                    raise  # something else was in its way
+            return None
 
     def skip(self, write: ApiWrite, origin: WriteOrigin, known: KubeObject) -> Written:
         """Record that a write is not sent, because the object `known` is as it would be afterwards."""

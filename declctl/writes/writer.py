@@ -1,8 +1,8 @@
-"""The writes of handlers: `ctx.apply`, `ctx.apply_set` and `ctx.patch_status`, as methods.
+"""The writes of handlers: `ctx.apply` and its like, as methods; and `ctx.get`.
 
 `WriterFactory` belongs to the process, and `HandlerWriter` to one handler of one generation. Arguments are
-checked and copied in the thread of the caller (`document_of`, `status_change`); the coroutines run on the
-loop of the gate.
+checked and copied in the thread of the caller (`document_of`, `status_change`, `reference_to`); the
+coroutines run on the loop of the gate.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,12 +32,14 @@ from declctl.writes.gate import (
     ApiWrite,
     CachedVersion,
     OnWritten,
+    Propagation,
     WantsLive,
     WarningLog,
     WriteGate,
     no_version,
 )
 from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
+from declctl.writes.one_object import ObjectReference, read_object
 from declctl.writes.status import StatusChange, StatusWriter, conditions_of, hide_in_messages
 
 
@@ -178,6 +180,34 @@ class HandlerWriter:
             reads_first=self._declared.lacks_status,
         )
 
+    async def get(self, reference: ObjectReference, scope: CallScope) -> ObjectView | None:
+        """The object as the server has it now; None if it is not there.
+
+        Without a namespace it is that of the object of the call. Raises InvalidWrite, and ApiError: NotFound
+        if the server does not serve the kind.
+        """
+        resource = await self._parts.discover(reference.kind)
+        return await read_object(self._parts.gate, resource, reference.key(resource, scope.namespace))
+
+    async def delete(
+        self, reference: ObjectReference, scope: CallScope, *, propagation: Propagation | None = None
+    ) -> bool:
+        """Delete an object; False if it is gone, or if one with another uid has its name.
+
+        Raises UndeclaredWrite, NotLeader, and what `get` raises.
+        """
+        self._declared.require(reference.kind, self._handler)
+        resource = await self._parts.discover(reference.kind)
+        deleted = await self._parts.gate.delete(
+            resource,
+            reference.key(resource, scope.namespace),
+            uid=reference.uid,
+            propagation=propagation,
+            manager=self.manager,
+            origin=self._origin(scope),
+        )
+        return deleted is not None
+
     async def change_finalizer(
         self, kind: GroupVersionKind, finalizer: str, scope: CallScope, *, adds: bool, reads_first: bool
     ) -> Written | None:
@@ -205,6 +235,7 @@ _NOTHING_DECLARED = DeclaredWrites()
 class WriterParts(msgspec.Struct, frozen=True):
     """The parts that all handlers share."""
 
+    gate: WriteGate
     fields: FieldAdoption
     sets: ApplySets
     statuses: StatusWriter
@@ -275,7 +306,7 @@ class WriterFactory:
             gate, fields.apply, discover, version=version, clock=clock, on_marked=statuses.learn, log=log
         )
         finalizers = FinalizerWriter(gate)
-        self._parts = WriterParts(fields, sets, statuses, finalizers, discover)
+        self._parts = WriterParts(gate, fields, sets, statuses, finalizers, discover)
 
     def writer(
         self,

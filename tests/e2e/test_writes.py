@@ -133,6 +133,33 @@ async def moved(obj, ctx):
         print("conflict", *conflict.fields, *conflict.managers, conflict, flush=True)
 
 
+async def single(obj, ctx):
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "single"}, "data": {"of": obj.name}}
+    assert await ctx.get("v1/ConfigMap", "single") is None
+    first = (await ctx.apply(made)).obj
+    there = await ctx.get("v1/ConfigMap", "single")
+    assert (there.uid, there["data"]["of"]) == (first["metadata"]["uid"], obj.name)
+    assert (await ctx.get("v1/Namespace", obj.namespace)).name == obj.namespace
+    print("deleted", await ctx.delete(there), await ctx.delete("v1/ConfigMap", "single"), flush=True)
+    await ctx.apply(made)
+    print("another", await ctx.delete(there, propagation="Foreground"), flush=True)
+    calls = ctx.delete("v1/Pod", "x"), ctx.get("v1/Pot", "x")
+    print("refused", *[await refusal(each) for each in calls], flush=True)
+
+
+async def refusal(call):
+    try:
+        return await call
+    except Exception as error:
+        return type(error).__name__
+
+
+def single_in_a_thread(obj, ctx):
+    there = ctx.sync.get("example.dev/v1/WebApp", obj.name)
+    print("has", there.uid == obj.uid, flush=True)
+    print("gone", ctx.sync.delete(there), ctx.sync.get("v1/ConfigMap", "none"), flush=True)
+
+
 async def shared(obj, ctx):
     child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shared"}}
     try:
@@ -382,6 +409,35 @@ def test_an_operator_reads_what_it_wrote_and_comes_to_rest(
     first = {"PATCH webapps": 16, "PATCH configmaps": 24, "PATCH status": 8}
     assert costs[0] == (first if rest == RECONCILES else first | {"PATCH configmaps": ANY})
     assert costs[1] == ({} if rest == RECONCILES else {"GET configmaps": 8})
+
+
+@pytest.mark.parametrize("isolation", ["", "isolation: {mode: Process}"])
+def test_one_object_is_read_and_deleted_by_its_name(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any, isolation: str
+) -> None:
+    """A read is of the server; a delete is of one uid, and what is gone needs none. Also in processes."""
+    _create(cluster, namespace, "shop")
+    rest = f"applies: [{{apiVersion: v1, kind: ConfigMap}}]\n      events: [Added]\n      {isolation}"
+    with Declctl(bundle("single", rest), kubeconfig=cluster.kubeconfig) as declctl:
+        until("it is called", lambda: _lines(declctl, "refused"))
+        assert _lines(declctl, "deleted") == ["deleted True False"]
+        assert _lines(declctl, "another") == ["another False"]
+        assert _lines(declctl, "refused") == ["refused UndeclaredWrite NotFound"]
+        assert _maps(cluster, namespace)["single"]["data"] == {"of": "shop"}
+        totals = {(each["verb"], each["result"]): each["count"] for each in declctl.status()["writes"]}
+        assert totals == {
+            ("apply", "succeeded"): 2,
+            ("delete", "conflict"): 1,
+            ("delete", "refused"): 1,
+            ("delete", "succeeded"): 1,
+        }
+        assert declctl.stop() == 0
+    rest = f"events: [Added]\n      {isolation}"
+    with Declctl(bundle("single_in_a_thread", rest), kubeconfig=cluster.kubeconfig) as declctl:
+        until("it is gone", lambda: _lines(declctl, "gone") == ["gone True None"])
+        assert _lines(declctl, "has") == ["has True"]
+        assert not cluster.rest.request("GET", webapps)["items"]
+        assert declctl.stop() == 0
 
 
 def test_a_loop_of_applies_is_named_and_slowed_down(

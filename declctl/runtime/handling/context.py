@@ -1,7 +1,7 @@
 """`ctx`, which a hook receives beside the change, and its access to the cluster.
 
-The requests of `ctx.apply`, `ctx.apply_set` and `ctx.patch_status` run on the machinery loop, where the
-connections are. The arguments are checked and copied in the thread of the hook.
+The requests of `ctx.apply`, `ctx.get` and their like run on the machinery loop, where the connections are.
+The arguments are checked and copied in the thread of the hook.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from declctl.informer.stores.lister import CacheSnapshot, Lister, snapshots_of
 from declctl.kit import Clock, LoopCalls, running_loop
 from declctl.kit.callbacks import CodeLine, caller
 from declctl.kit.text import exception_text
-from declctl.objects import GroupVersionKind
+from declctl.objects import GroupVersionKind, ObjectView
 from declctl.runtime.tracing import tracing
 from declctl.transport import Client
 from declctl.writes import (
@@ -42,6 +42,7 @@ from declctl.writes import (
     EventText,
     FinalizerCarrier,
     HandlerWriter,
+    Propagation,
     WriteOrigin,
     WriterFactory,
     Written,
@@ -51,6 +52,8 @@ from declctl.writes import (
     find_carriers_of,
     object_of,
     origin_of,
+    propagation_of,
+    reference_to,
     status_change,
 )
 
@@ -287,9 +290,42 @@ class HandlerContext:
         """
         return self._awaited("patch_status", lambda writes: writes.patch_status(conditions, fields))
 
+    def get(self, kind: str, name: str, namespace: str | None = None) -> Awaitable[ObjectView | None]:
+        """Read an object from the server, as it is now; await it. For `async def` hooks.
+
+        `kind` is as `apps/v1/Deployment` or `v1/ConfigMap`. Without a namespace it is that of the object of
+        the call. Returns None if the object is not there. A lister costs no request, but may be behind.
+        Raises InvalidWrite, and ApiError: NotFound if the server does not serve the kind.
+        """
+        return self._awaited("get", lambda writes: writes.get(kind, name, namespace))
+
+    def delete(
+        self,
+        obj: Mapping[str, Any] | str,
+        name: str | None = None,
+        namespace: str | None = None,
+        *,
+        propagation: Propagation | None = None,
+        uid: str | None = None,
+    ) -> Awaitable[bool]:
+        """Delete an object; await it. For `async def` hooks.
+
+        It is an object, which is deleted only if it still has its uid, or a kind with a name, as for `get`.
+
+        - `propagation`: what becomes of the objects that it owns; None is the default of the server.
+        - `uid`: delete no other object of that name.
+
+        Returns False if it is gone, and if an object with another uid has its name; True if the server has
+        deleted it, or lets it end by its finalizers and grace period.
+        Raises InvalidWrite, UndeclaredWrite, NotLeader, and ApiError.
+        """
+        return self._awaited(
+            "delete", lambda writes: writes.delete(obj, name, namespace, propagation=propagation, uid=uid)
+        )
+
     @property
     def sync(self) -> "SyncWrites":
-        """`apply`, `apply_set` and `patch_status` for `def` hooks: they block until the server answers."""
+        """`apply`, `get` and their like for `def` hooks: they block until the server answers."""
         return SyncWrites(self._prepared())
 
     def record_event(
@@ -374,14 +410,14 @@ Forgotten = Callable[[str, CodeLine | None, BaseException | None], None]
 
 
 class WriteWork(msgspec.Struct, Generic[T], frozen=True):
-    """A write that was checked, and is sent by its coroutine on the machinery loop."""
+    """A write, or a `get`, that was checked, and is sent by its coroutine on the machinery loop."""
 
     verb: str
     coroutine: Coroutine[Any, Any, T]
 
 
 class WriteFuture(asyncio.Future[Any]):
-    """The future of a write. One that a hook forgets is told to `forgotten`: its call has not waited for it.
+    """The future of a write or a `get`. One that a hook forgets is told to `forgotten`.
 
     Made on the loop of the hook. `line` is that of the hook.
     """
@@ -507,6 +543,17 @@ class HandlerWrites:
         change = status_change(self._scope, conditions, fields)
         return self._work("patch_status", self._writer.patch_status(change, self._scope))
 
+    def get(self, kind: object, name: object, namespace: object) -> WriteWork[ObjectView | None]:
+        """See `HandlerContext.get`."""
+        return self._work("get", self._writer.get(reference_to(kind, name, namespace), self._scope))
+
+    def delete(
+        self, given: object, name: object, namespace: object, *, propagation: object, uid: object
+    ) -> WriteWork[bool]:
+        """See `HandlerContext.delete`."""
+        reference, how = reference_to(given, name, namespace, uid), propagation_of(propagation)
+        return self._work("delete", self._writer.delete(reference, self._scope, propagation=how))
+
     def change_finalizer(
         self, kind: GroupVersionKind, finalizer: str, *, adds: bool, reads_first: bool
     ) -> Future[Written | None]:
@@ -564,6 +611,24 @@ class SyncWrites:
     def patch_status(self, conditions: Iterable[Mapping[str, Any]] = (), **fields: Any) -> Written:
         """See `HandlerContext.patch_status`."""
         return self._waited("patch_status", lambda writes: writes.patch_status(conditions, fields))
+
+    def get(self, kind: str, name: str, namespace: str | None = None) -> ObjectView | None:
+        """See `HandlerContext.get`."""
+        return self._waited("get", lambda writes: writes.get(kind, name, namespace))
+
+    def delete(
+        self,
+        obj: Mapping[str, Any] | str,
+        name: str | None = None,
+        namespace: str | None = None,
+        *,
+        propagation: Propagation | None = None,
+        uid: str | None = None,
+    ) -> bool:
+        """See `HandlerContext.delete`."""
+        return self._waited(
+            "delete", lambda writes: writes.delete(obj, name, namespace, propagation=propagation, uid=uid)
+        )
 
     def _waited(self, name: str, work: Callable[[HandlerWrites], WriteWork[T]]) -> T:
         if running_loop() is not None:

@@ -12,7 +12,6 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any, Final, cast
 
 import msgspec
@@ -23,7 +22,7 @@ from declctl.hooks.calls import CHILD_TRACEBACK, ChildTraceback, describe, place
 from declctl.kit.secret_values import is_secret, secret_values
 from declctl.kit.text import exception_text
 from declctl.objects import Change, ObjectView, Record, Request
-from declctl.objects.frame import FrameCodec
+from declctl.objects.plain import plain_layout
 from declctl.objects.record import Layout, record_of
 
 LENGTH: Final = struct.Struct("!I")
@@ -217,14 +216,6 @@ def shown_text(value: object) -> str:
         return f"(a {type(value).__name__}, which can't be shown)"
 
 
-_CODEC = FrameCodec()  # it returns JSON as it is
-
-
-@lru_cache(256)
-def _layout_of(api_version: str, kind: str) -> Layout:
-    return Layout(api_version=api_version, kind=kind, positions={}, codec=_CODEC)
-
-
 def sendable(view: ObjectView) -> ObjectView:
     """The view for a child: its object is sent as JSON, with nothing of the cache.
 
@@ -235,13 +226,13 @@ def sendable(view: ObjectView) -> ObjectView:
     if is_secret(layout.api_version, layout.kind):
         secret_values.remember(record.read())
     body = bytes(layout.codec.decode(record.frame))
-    plain = _layout_of(layout.api_version, layout.kind)
+    plain = plain_layout(layout.api_version, layout.kind)
     return ObjectView(Record(record.key, record.revision, record.labels_json, (), body, plain))
 
 
 def from_plain(kind: type, value: Any) -> Any:
     """The value of a class that msgpack does not know, in a child."""
-    return _layout_of(*value) if kind is Layout else kind(value)
+    return plain_layout(*value) if kind is Layout else kind(value)
 
 
 # Exceptions

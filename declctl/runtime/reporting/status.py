@@ -496,7 +496,7 @@ WRITE_FIGURES = (
     Figure("handler"),
     Figure("verb"),
     Figure("result"),
-    Figure("count", "declctl_writes", "Writes of ctx.apply, ctx.apply_set and ctx.patch_status."),
+    Figure("count", "declctl_writes", "Writes of ctx.apply, ctx.apply_set, ctx.patch_status and ctx.delete."),
 )
 
 

@@ -125,7 +125,7 @@ def _container_word(pod: KubeObject) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One column; `priority` above 0 shows only with `-o wide`."""
 
     name: str
@@ -135,7 +135,7 @@ class Column:
     priority: int = 0
 
 
-def _column(name: str, path: str, otherwise: Any = "<none>", *, wide: bool = False) -> Column:
+def _column(name: str, path: str, otherwise: Any = "<none>", *, wide: bool = False) -> TableColumn:
     """What stands at a JSONPath; `otherwise` if it is empty or missing."""
     of_type = "integer" if type(otherwise) is int else "string"
 
@@ -143,7 +143,7 @@ def _column(name: str, path: str, otherwise: Any = "<none>", *, wide: bool = Fal
         value = next(iter(evaluate(path, obj)), None)
         return otherwise if value is None or value == "" else value
 
-    return Column(name, cell, type=of_type, priority=int(wide))
+    return TableColumn(name, cell, type=of_type, priority=int(wide))
 
 
 def _every(path: str) -> Cell:
@@ -203,15 +203,15 @@ def _job_status(obj: KubeObject, _: datetime) -> str:
     return next((word for word in ("Complete", "Failed", "Suspended") if word in true), "Running")
 
 
-NAME: Final = Column("Name", lambda obj, _: obj["metadata"]["name"], format="name")
-AGE: Final = Column("Age", lambda obj, now: age(obj["metadata"].get("creationTimestamp"), now))
+NAME: Final = TableColumn("Name", lambda obj, _: obj["metadata"]["name"], format="name")
+AGE: Final = TableColumn("Age", lambda obj, now: age(obj["metadata"].get("creationTimestamp"), now))
 GENERIC: Final = (NAME, AGE)
-_DATA: Final = Column("Data", lambda obj, _: len(obj.get("data") or ()) + len(obj.get("binaryData") or ()))
+_DATA: Final = TableColumn("Data", lambda obj, _: len(obj.get("data") or ()) + len(obj.get("binaryData") or ()))
 _CONTAINERS: Final = tuple(
-    Column(name, _every(f"spec.template.spec.containers[*].{field}"), priority=1)
+    TableColumn(name, _every(f"spec.template.spec.containers[*].{field}"), priority=1)
     for name, field in (("Containers", "name"), ("Images", "image"))
 )
-_READY: Final = Column(
+_READY: Final = TableColumn(
     "Ready", lambda obj, _: f"{_status(obj).get('readyReplicas', 0)}/{_spec(obj).get('replicas', 0)}"
 )
 _REPLICATED: Final = (
@@ -223,20 +223,20 @@ _REPLICATED: Final = (
     *_CONTAINERS,
 )
 _EVENT: Final = (
-    Column("Last Seen", _last_seen),
+    TableColumn("Last Seen", _last_seen),
     _column("Type", "type", ""),
     _column("Reason", "reason", ""),
-    Column("Object", _involved),
-    Column("Message", lambda obj, _: str(obj.get("message") or obj.get("note") or "").strip()),
-    Column("Name", lambda obj, _: obj["metadata"]["name"], format="name", priority=1),
+    TableColumn("Object", _involved),
+    TableColumn("Message", lambda obj, _: str(obj.get("message") or obj.get("note") or "").strip()),
+    TableColumn("Name", lambda obj, _: obj["metadata"]["name"], format="name", priority=1),
 )
 
-BUILT_IN: Final[Mapping[ResourceId, Sequence[Column]]] = {
+BUILT_IN: Final[Mapping[ResourceId, Sequence[TableColumn]]] = {
     ("", "pods"): (
         NAME,
-        Column("Ready", pod_ready),
-        Column("Status", pod_status),
-        Column("Restarts", pod_restarts),
+        TableColumn("Ready", pod_ready),
+        TableColumn("Status", pod_status),
+        TableColumn("Restarts", pod_restarts),
         AGE,
         _column("IP", "status.podIP", wide=True),
         _column("Node", "spec.nodeName", wide=True),
@@ -245,14 +245,14 @@ BUILT_IN: Final[Mapping[ResourceId, Sequence[Column]]] = {
         NAME,
         _column("Type", "spec.type"),
         _column("Cluster-IP", "spec.clusterIP"),
-        Column("External-IP", _every("spec.externalIPs[*]")),
-        Column("Port(s)", _service_ports),
+        TableColumn("External-IP", _every("spec.externalIPs[*]")),
+        TableColumn("Port(s)", _service_ports),
         AGE,
     ),
     ("", "nodes"): (
         NAME,
-        Column("Status", _node_status),
-        Column("Roles", _node_roles),
+        TableColumn("Status", _node_status),
+        TableColumn("Roles", _node_roles),
         AGE,
     ),
     ("", "namespaces"): (NAME, _column("Status", "status.phase", "Active"), AGE),
@@ -270,12 +270,12 @@ BUILT_IN: Final[Mapping[ResourceId, Sequence[Column]]] = {
     ("apps", "statefulsets"): (NAME, _READY, AGE, *_CONTAINERS),
     ("batch", "jobs"): (
         NAME,
-        Column("Status", _job_status),
-        Column(
+        TableColumn("Status", _job_status),
+        TableColumn(
             "Completions",
             lambda obj, _: f"{_status(obj).get('succeeded', 0)}/{_spec(obj).get('completions', 1)}",
         ),
-        Column("Duration", _job_duration),
+        TableColumn("Duration", _job_duration),
         AGE,
         *_CONTAINERS,
     ),
@@ -325,7 +325,7 @@ def _elements(elements: list[Any], step: re.Match[str]) -> Iterator[Any]:
                 yield element
 
 
-def columns_of(kind: ServedKind) -> Sequence[Column]:
+def columns_of(kind: ServedKind) -> Sequence[TableColumn]:
     """The columns of a kind, in order."""
     if not kind.custom:
         return BUILT_IN.get(kind.resource, GENERIC)
@@ -360,7 +360,7 @@ def cells(kind: ServedKind, obj: KubeObject, now: datetime) -> list[Any]:
     return row
 
 
-def _custom(definition: Mapping[str, Any]) -> Column:
+def _custom(definition: Mapping[str, Any]) -> TableColumn:
     path, of_type = definition.get("jsonPath", ""), definition.get("type", "string")
 
     def cell(obj: KubeObject, now: datetime) -> Any:
@@ -373,7 +373,7 @@ def _custom(definition: Mapping[str, Any]) -> Column:
             return found[0]
         return ",".join(str(value) for value in found)
 
-    return Column(
+    return TableColumn(
         definition.get("name", ""),
         cell,
         type=of_type,

@@ -54,8 +54,11 @@ def test_all_commands_tell_the_same(declctl, write):
         ("def notify(obj, ctx):\n    ctx.record_event(obj, 'R', 'm')\n", "", None),
         (STATUS, "", None),
         ("def notify(obj):\n    obj.apply(obj.client)\n", "", None),
+        ("def notify(obj, ctx):\n    ctx.config.get(ctx.memo.delete(getattr(obj, 'get')))\n", "", None),
+        ("def notify(obj, ctx):\n    ctx.sync.get('v1/Secret', obj.name)\n", "", None),
         # What is told stands at the place of the manifest that names the code.
         (f"{APPLIES}    await ctx.apply_set([])\n", "", "ctx.apply and ctx.apply_set"),
+        ("def notify(obj, ctx):\n    ctx.sync.delete(obj)\n", "", "no right for ctx.delete is known"),
         ("def notify(obj, ctx):\n    ctx.sync_client\n", "", "notify uses ctx.sync_client"),
         (STATUS, "      status: false\n", "the call raises UndeclaredWrite"),
         (

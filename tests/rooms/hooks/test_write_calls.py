@@ -20,6 +20,8 @@ FOUND = {
     "a result that is never read": ("async def hook(ctx):\n    done = §ctx.apply_set([])", "DCL096"),
     "a result without a name": ("async def hook(ctx):\n    _ = §ctx.apply_set([])", "DCL096"),
     "a result with a type": ("async def hook(ctx):\n    done: object = §ctx.apply({})", "DCL096"),
+    "a read whose result is not used": ("async def hook(ctx):\n    §ctx.get('v1/Pod', 'x')", "DCL096"),
+    "a delete in a def hook": ("def hook(obj, ctx):\n    return §ctx.delete(obj)", "DCL097"),
     "a nested coroutine": (
         "async def hook(ctx):\n    async def one():\n        §ctx.apply({})\n    await one()",
         "DCL096",
@@ -119,7 +121,7 @@ FINE = {
         "def write(ctx):\n    return ctx.apply({})"
     ),
     "no hook": "def hook(): ...\ndef draw(ctx):\n    ctx.apply({})",
-    "another object": "async def hook(obj, ctx):\n    obj.apply({})\n    ctx.config.apply({})",
+    "another object": "async def hook(obj, ctx):\n    obj.apply({})\n    ctx.config.get('x')",
     "another ctx": "async def hook(obj, ctx):\n    ctx = obj\n    ctx.apply({})",
     "another ctx of a nested function": "async def hook(ctx):\n    def inner(ctx):\n        ctx.apply({})",
     "another decorator": "import functools\n@functools.cache\ndef hook(ctx):\n    ctx.apply({})",

@@ -94,6 +94,18 @@ def test_apply_creates_and_patches_and_a_set_does_more():
     assert granted(plugin + plugged, is_known=False) == watched | in_set
 
 
+def test_single_objects_are_read_where_their_kinds_are_named_and_deleted_if_they_are_written():
+    """`ctx.get` of the resources of a handler and of what it writes; `ctx.delete` of what it writes."""
+    watch = ", mode: Reconcile, watches: [{resourceRef: {name: apps}, mapTo: {owner: Controller}}]"
+    spec = "  namespaces: [a]\n" + APPS + handler(f"{watch}, applies: [{{apiVersion: v1, kind: ConfigMap}}]")
+    watched = every("a", "pods", "list watch") | every("a", "apps", "list watch")
+    deletes = watched | every("a", "configmaps", "get create patch delete")
+    assert granted(spec, "delete") == deletes
+    reads = every("a", "pods", "get") | every("a", "apps", "get")
+    assert granted(spec, "delete", "get") == deletes | reads
+    assert {right.declared for right in rights(spec, "get") if right.verbs == ("get",)} == {False}
+
+
 def test_children_of_a_cluster_scoped_owner_may_be_anywhere():
     """It has no namespace that they could have."""
     spec = "  resources: [{name: clusters, apiVersion: example.dev/v1, kind: Cluster, names: [x]}]\n"

@@ -28,6 +28,8 @@ from declctl.writes import (
     Written,
     document_of,
     documents_of,
+    propagation_of,
+    reference_to,
     status_change,
 )
 
@@ -156,6 +158,19 @@ class WritesOfParent:
         status_change(self._scope, given, fields)  # raises for what can't be sent
         return AskedWrite("patch_status", Written, (given, dict(fields)))
 
+    def get(self, kind: object, name: object, namespace: object) -> "AskedWrite":
+        """See `HandlerContext.get`."""
+        reference_to(kind, name, namespace)  # raises for what can't be asked
+        return AskedWrite("get", ObjectView | None, (kind, name, namespace))
+
+    def delete(
+        self, given: object, name: object, namespace: object, *, propagation: object, uid: object
+    ) -> "AskedWrite":
+        """See `HandlerContext.delete`."""
+        it, how = reference_to(given, name, namespace, uid), propagation_of(propagation)
+        kind = f"{it.kind.api_version}/{it.kind.kind}"
+        return AskedWrite("delete", bool, (kind, it.name, it.namespace, it.uid or None, how))
+
     def begin(self, work: "AskedWrite", forgotten: Forgotten, line: CodeLine | None) -> AskedFuture:
         """Ask for a write. On the loop of a hook."""
         return AskedFuture(self._channel, work.read, work.verb, work.given, forgotten, line)
@@ -166,10 +181,10 @@ class WritesOfParent:
 
 
 class AskedWrite(msgspec.Struct, frozen=True):
-    """A write that was checked, and that the parent makes."""
+    """A write, or a `get`, that was checked, and that the parent makes."""
 
     verb: str
-    kind: type  # of its result
+    kind: Any  # the type of its result
     given: tuple[Any, ...]
 
     def read(self, answer: Any) -> Any:

@@ -129,5 +129,13 @@ class CallOfChild:
     def _ask_patch_status(self, conditions: Any, fields: Any) -> Future[Any]:
         return self._call.submit(lambda writes: writes.patch_status(conditions, fields))
 
+    def _ask_get(self, kind: Any, name: Any, namespace: Any) -> Future[Any]:
+        return self._call.submit(lambda writes: writes.get(kind, name, namespace))
+
+    def _ask_delete(self, kind: Any, name: Any, namespace: Any, uid: Any, propagation: Any) -> Future[Any]:
+        return self._call.submit(
+            lambda writes: writes.delete(kind, name, namespace, propagation=propagation, uid=uid)
+        )
+
 
 _RECORD = logging.makeLogRecord({})
