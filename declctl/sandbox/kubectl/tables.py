@@ -206,7 +206,9 @@ def _job_status(obj: KubeObject, _: datetime) -> str:
 NAME: Final = TableColumn("Name", lambda obj, _: obj["metadata"]["name"], format="name")
 AGE: Final = TableColumn("Age", lambda obj, now: age(obj["metadata"].get("creationTimestamp"), now))
 GENERIC: Final = (NAME, AGE)
-_DATA: Final = TableColumn("Data", lambda obj, _: len(obj.get("data") or ()) + len(obj.get("binaryData") or ()))
+_DATA: Final = TableColumn(
+    "Data", lambda obj, _: len(obj.get("data") or ()) + len(obj.get("binaryData") or ())
+)
 _CONTAINERS: Final = tuple(
     TableColumn(name, _every(f"spec.template.spec.containers[*].{field}"), priority=1)
     for name, field in (("Containers", "name"), ("Images", "image"))
