@@ -954,6 +954,34 @@ def bench_reload(
     )
 
 
+@_new.command("operator")
+def new_operator(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the controller, such as preview.")],
+    folder: Annotated[
+        str | None, typer.Argument(metavar="[FOLDER]", help="Where to write; by default a folder NAME.")
+    ] = None,
+    *,
+    group: Annotated[
+        str, typer.Option("--group", metavar="GROUP", help="The API group of the custom resource.")
+    ] = "example.dev",
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", metavar="KIND", help="Its kind; by default NAME in CamelCase."),
+    ] = None,
+    plural: Annotated[
+        str | None,
+        typer.Option("--plural", metavar="PLURAL", help="Its plural; by default that of the kind in English."),
+    ] = None,
+) -> None:
+    """Write an operator of a custom resource: types, handlers, manifest, definition, sample and tests.
+
+    No file is overwritten: if one exists, it is named, nothing is written, and the exit status is 2.
+    """
+    from declctl.cli.new import new_operator as write
+
+    write(name, folder, group=group, kind=kind, plural=plural)
+
+
 @_new.command("manifest")
 def new_manifest(
     folder: Annotated[

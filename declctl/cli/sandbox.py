@@ -11,13 +11,13 @@ from pathlib import Path
 
 import yaml
 
-from declctl.cli.generate.kinds import bundled_definitions
 from declctl.cli.manifest_argument import is_config_map
 from declctl.cli.terminal import line
 from declctl.errors import SandboxError, UsageError
 from declctl.kit.files import OBJECTS_BYTES, READ_SECONDS, read_file, within
 from declctl.objects import KubeObject
 from declctl.sandbox import Sandbox
+from declctl.sandbox.beside import definitions_beside, samples_beside
 from declctl.sandbox.validation import read_documents
 
 _OURS = "current-context: sandbox"
@@ -110,10 +110,7 @@ def objects_beside(manifest: str) -> list[KubeObject]:
     if manifest == "-" or is_config_map(manifest):
         return []
     folder = Path(manifest) if Path(manifest).is_dir() else Path(manifest).parent
-    samples = folder / "sandbox"
-    files = sorted(samples.iterdir()) if samples.is_dir() else []
-    objects = read_objects([str(file) for file in files if file.suffix in (".yaml", ".yml")])
-    return [*(dict(each) for each in bundled_definitions(folder)), *objects]
+    return [*definitions_beside(folder), *read_objects([str(each) for each in samples_beside(folder)])]
 
 
 def _bytes(file: str) -> bytes:
