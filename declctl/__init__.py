@@ -61,13 +61,16 @@ if TYPE_CHECKING:
         Change,
         ChangeReason,
         ChangeType,
+        Condition,
         ObjectKey,
         ObjectView,
         Request,
         Requeue,
     )
     from declctl.objects.custom_resource import Column, CustomResource, custom_resource
+    from declctl.objects.differences import Difference, diff
     from declctl.objects.typed import Object, field
+    from declctl.runtime.handling.context import Context
     from declctl.runtime.library import SharedInformerFactory
     from declctl.transport import Client
     from declctl.workqueue import (
@@ -140,6 +143,7 @@ _ROOMS = MappingProxyType(
             "Change",
             "ChangeReason",
             "ChangeType",
+            "Condition",
             "ObjectKey",
             "ObjectView",
             "Request",
@@ -147,6 +151,8 @@ _ROOMS = MappingProxyType(
         ),
         "objects.custom_resource": ("Column", "CustomResource", "custom_resource"),
         "objects.typed": ("Object", "field"),
+        "objects.differences": ("Difference", "diff"),
+        "runtime.handling.context": ("Context",),
         "runtime.library": ("SharedInformerFactory",),
         "transport": ("Client",),
         "workqueue": (
@@ -178,11 +184,14 @@ __all__ = [
     "ChangeType",
     "Client",
     "Column",
+    "Condition",
     "Conflict",
+    "Context",
     "CrossNamespaceOwner",
     "CustomResource",
     "DeclctlError",
     "DeletedFinalStateUnknown",
+    "Difference",
     "FakeControllerSource",
     "FilteringResourceEventHandler",
     "InformerWatcher",
@@ -228,6 +237,7 @@ __all__ = [
     "__version__",
     "custom_resource",
     "default_rate_limiter",
+    "diff",
     "field",
     "field_index",
     "hookimpl",

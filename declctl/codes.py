@@ -14,10 +14,12 @@ A code never gets another meaning. The families:
     DCL09x  handler files: effects of an import that no reload undoes, and writes
     DCL10x  values written as text, continued
     DCL11x  what code adds to the host
+    DCL12x  classes of typed objects
 
-`docs/errors.md` explains each code with an example; a test checks that no code is missing. The package
-contains that page, and `declctl explain DCL012` prints one section of it. `manifest` reports the faults of
-the text, `hooks` and `runtime` those of code, plugins and the cluster. No other file writes a code as text.
+`docs/reference/errors.md` explains each code with an example; a test checks that no code is missing. The
+package contains that page, and `declctl explain DCL012` prints one section of it. `manifest` reports the
+faults of the text, `hooks` and `runtime` those of code, plugins and the cluster. No other file writes a code
+as text.
 """
 
 import re
@@ -192,17 +194,22 @@ OUTSIDE_OF_CHILDREN: Final = _code(
     "DCL111", "An isolated handler also has hooks that are called in the main process (a warning)."
 )
 
+TYPE_WITHOUT_KIND: Final = _code(
+    "DCL120", "The source of a resource's `type` does not show its apiVersion and kind."
+)
+UNREADABLE_TYPE: Final = _code("DCL121", "A class of typed objects has a type that JSON can't be read into.")
+
 
 CODE_PATTERN: Final = re.compile(r"DCL-?\d{1,6}", re.IGNORECASE | re.ASCII)
 """A code, also a mistyped one; `declctl explain` uses it to distinguish codes from field paths."""
 
 _PACKAGE = Path(__file__).parent
-_PAGES = (_PACKAGE / "errors.md", _PACKAGE.parent / "docs" / "errors.md")  # installed; in a checkout
+_INSTALLED, _IN_A_CHECKOUT = _PACKAGE / "errors.md", _PACKAGE.parent / "docs" / "reference" / "errors.md"
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 def explain_code(code: str) -> str:
-    """The section of `docs/errors.md` about a code, as plain text that ends with a line end.
+    """The section of `docs/reference/errors.md` about a code, as plain text that ends with a line end.
 
     Upper and lower case are the same. Raises UsageError for a code that does not exist; the message names
     the nearest code, and those of the same family. If there is no such family, it names the first and the
@@ -213,7 +220,7 @@ def explain_code(code: str) -> str:
         family = [known for known in sorted(CODES) if known[:5] == wanted[:5]]
         known = f"the codes near it are {', '.join(family)}" if family else _range_of_codes()
         raise UsageError(f"There is no code {wanted}; did you mean {nearest_code(wanted)}? Else, {known}.")
-    page = next(page for page in _PAGES if page.is_file()).read_text(encoding="utf-8")
+    page = (_INSTALLED if _INSTALLED.is_file() else _IN_A_CHECKOUT).read_text(encoding="utf-8")
     section = page.split(f"\n### {wanted}\n", 1)[1]
     section = re.split(r"^##", section, maxsplit=1, flags=re.MULTILINE)[0].strip()
     return f"{wanted}\n\n{_as_text(section)}\n"

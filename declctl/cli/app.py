@@ -824,7 +824,7 @@ def explain(
     """Describe a field of the manifest, an error code, or a condition and its reasons.
 
     Of a field it says type, default, whether a reload changes it, and an example. Of a code and of a reason
-    it says what is wrong and what to do, as docs/errors.md does.
+    it says what is wrong and what to do, as docs/reference/errors.md does.
     """
     from declctl.cli.describe import show_explanation
 

@@ -18,6 +18,7 @@ from declctl.hooks.syntax import parsed
 # Names that other objects have, too: they count only on the argument of this name.
 _COMMON: Final = frozenset({"apply", "client", "delete", "get", "sync_client"})
 _CONTEXT: Final = "ctx"
+_LISTS: Final = (ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp)
 _BLOCKS: Final = (ast.If, ast.Try, ast.With)  # statements that bind names of the module
 
 
@@ -39,7 +40,7 @@ def keywords_used(
 ) -> frozenset[str]:
     """The names of arguments with which the code of an entry point calls a method, as `methods_used`.
 
-    `first` is the name of the first argument, which may come without it. Keys of a `**` are not found.
+    `first` is the name of the first argument if that is a list. Keys of a `**` are not found.
     """
     found = set[str]()
     for statement in _statements(bundle, entry_point, [method], hooks) or ():
@@ -47,7 +48,7 @@ def keywords_used(
             match node:
                 case ast.Call(func=ast.Attribute(attr=called)) if called == method:
                     found |= {keyword.arg for keyword in node.keywords if keyword.arg is not None}
-                    found |= {first} if node.args else set()
+                    found |= {first} if isinstance(next(iter(node.args), None), _LISTS) else set()
                 case _:
                     pass
     return frozenset(found)

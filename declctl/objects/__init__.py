@@ -5,6 +5,7 @@ paths.
 """
 
 from declctl.objects.answers import status_error
+from declctl.objects.conditions import Condition
 from declctl.objects.fields import FieldPath, FieldPathError, FieldSelector, LabelSelector, Requirement
 from declctl.objects.frame import (
     Codec,
@@ -40,6 +41,8 @@ from declctl.objects.record import (
     record_of,
     second_view,
     version_order,
+    view_as,
+    with_views,
 )
 from declctl.objects.resource import (
     PARTIAL_OBJECT_METADATA,
@@ -61,6 +64,7 @@ __all__ = [
     "ChangeReason",
     "ChangeType",
     "Codec",
+    "Condition",
     "Delta",
     "DeltaType",
     "EventType",
@@ -100,4 +104,6 @@ __all__ = [
     "second_view",
     "status_error",
     "version_order",
+    "view_as",
+    "with_views",
 ]

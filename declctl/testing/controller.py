@@ -29,7 +29,7 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.plugin_metrics import SCRAPE_SECONDS
 from declctl.runtime.reloading.changes import Outcome
-from declctl.runtime.reporting.status import Condition, ControllerStatus, ResourceStatus
+from declctl.runtime.reporting.status import ControllerCondition, ControllerStatus, ResourceStatus
 from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox import SandboxThread
 from declctl.sandbox.beside import definitions_beside
@@ -351,7 +351,7 @@ class ControllerUnderTest:
         except (UsageError, RuntimeError, TimeoutError):
             return runtime.status()  # the machinery loop does not run, or is blocked
 
-    def condition(self, kind: str) -> Condition:
+    def condition(self, kind: str) -> ControllerCondition:
         """The condition of a type, such as `Reloaded`; raises KeyError if there is none."""
         found = next((c for c in self.status().conditions if c.type == kind), None)
         if found is None:

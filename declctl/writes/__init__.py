@@ -1,6 +1,6 @@
 """The writes of handlers: apply, sets of children, status, Kubernetes Events; one gate, and one ledger."""
 
-from declctl.writes.apply import document_of, field_manager
+from declctl.writes.apply import Typed, Writable, document_of, field_manager
 from declctl.writes.apply_set import AppliedSet, drops_set_annotations
 from declctl.writes.budget import WaitingWrites, WriteBudget
 from declctl.writes.declared import ChildCache, DeclaredWrites
@@ -20,6 +20,7 @@ from declctl.writes.finalizers import (
 )
 from declctl.writes.gate import OnWritten, Propagation, WriteGate
 from declctl.writes.ledger import (
+    KindWrites,
     WriteLedger,
     WriteOrigin,
     WriteRecord,
@@ -29,6 +30,7 @@ from declctl.writes.ledger import (
     Written,
 )
 from declctl.writes.one_object import propagation_of, reference_to
+from declctl.writes.status import status_arguments
 from declctl.writes.writer import (
     CallScope,
     HandlerWriter,
@@ -53,10 +55,13 @@ __all__ = [
     "FinalizerCarrier",
     "FinalizerWriter",
     "HandlerWriter",
+    "KindWrites",
     "OnWritten",
     "Propagation",
     "RecordedEvents",
+    "Typed",
     "WaitingWrites",
+    "Writable",
     "WriteBudget",
     "WriteGate",
     "WriteLedger",
@@ -83,5 +88,6 @@ __all__ = [
     "origin_of",
     "propagation_of",
     "reference_to",
+    "status_arguments",
     "status_change",
 ]

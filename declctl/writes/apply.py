@@ -3,7 +3,8 @@
 import hashlib
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, cast
+from dataclasses import Field, is_dataclass
+from typing import Any, ClassVar, Protocol, TypeGuard, cast
 
 import msgspec
 
@@ -12,6 +13,17 @@ from declctl.kit.text import visible
 from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
 from declctl.objects.resource import MOST_FIELD_MANAGER
 
+
+class DataclassInstance(Protocol):
+    """An object of any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+Typed = msgspec.Struct | DataclassInstance
+"""A value whose type names its fields, written as msgspec encodes it. It may be part of other values."""
+Writable = Mapping[str, Any] | Typed
+"""An object as a hook may write it."""
 Discover = Callable[[GroupVersionKind], Awaitable[Resource]]
 """The resource of a kind; raises NotFound while the server does not serve it."""
 
@@ -37,13 +49,13 @@ class AppliedDocument(msgspec.Struct, frozen=True):
 def document_of(obj: object) -> AppliedDocument:
     """Check an object and copy it. From any thread.
 
-    `obj` is a mapping as in YAML, or an ObjectView, all of whose fields are applied. Fields that only the
-    server sets are left out; in a mapping, `metadata.uid` and `metadata.resourceVersion` stay, as
-    preconditions. Raises InvalidWrite.
+    `obj` is a mapping as in YAML, a typed value, or an ObjectView, all of whose fields are applied. Fields
+    that only the server sets are left out; but for a view, `metadata.uid` and `metadata.resourceVersion`
+    stay, as preconditions. Raises InvalidWrite.
     """
-    if not isinstance(obj, Mapping):
+    if not isinstance(obj, Mapping) and not is_typed(obj):
         raise InvalidWrite(f"a {type(obj).__name__} can't be applied: {_HINT}")
-    body = plain_json(obj.to_dict() if isinstance(obj, ObjectView) else obj)
+    body = plain_json(obj.to_dict() if isinstance(obj, ObjectView) else cast("Writable", obj))
     api_version, kind = (_text(body, name, name) for name in ("apiVersion", "kind"))
     metadata = body.get("metadata")
     if not isinstance(metadata, dict):
@@ -127,13 +139,23 @@ def field_manager(controller: str, handler: str) -> str:
     return f"{shown[: MOST_FIELD_MANAGER - 17]}-{digest}"
 
 
-def plain_json(obj: Mapping[str, Any]) -> KubeObject:
+def is_typed(value: object) -> TypeGuard[Typed]:
+    """Whether a value is a Struct or of a dataclass, and no ObjectView, which is a mapping."""
+    if isinstance(value, msgspec.Struct):
+        return not isinstance(value, Mapping)
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def plain_json(obj: Writable) -> KubeObject:
     """A copy that consists of plain JSON values, so that it can be sent and encoded in any way.
 
-    Subclasses of str, int, float, dict and list become plain values. Raises InvalidWrite for any other value
-    and for other keys than texts, with the place.
+    Subclasses of str, int, float, dict and list become plain values, and typed values what msgspec makes of
+    them. Raises InvalidWrite for any other value and for other keys than texts, with the place.
     """
-    return _plain(dict(obj), "", 0)
+    found = _plain(dict(obj) if isinstance(obj, Mapping) else obj, "", 0)
+    if not isinstance(found, dict):
+        raise InvalidWrite(f"a {type(obj).__name__} is written as a list, and not as an object with fields")
+    return cast("KubeObject", found)
 
 
 def _plain(value: Any, place: str, depth: int) -> Any:
@@ -161,10 +183,20 @@ def _plain(value: Any, place: str, depth: int) -> Any:
         case list() | tuple():
             elements = cast("list[Any]", value)
             return [_plain(each, f"{place}[{index}]", depth + 1) for index, each in enumerate(elements)]
+        case _ if is_typed(value):
+            return _plain(_builtins(value, place), place, depth)
         case _:
             found = repr(value) if isinstance(value, float) else f"a {type(value).__name__}"
             hint = "convert it to a text, a number, a boolean, a list or a dict"
             raise _unwritable(place, f"JSON has no {found}", hint)
+
+
+def _builtins(value: Any, place: str) -> Any:
+    try:
+        return msgspec.to_builtins(value)
+    except (TypeError, ValueError, RecursionError) as fault:
+        hint = "give its fields types that msgspec encodes"
+        raise _unwritable(place, f"a {type(value).__name__} can't be encoded: {fault}", hint) from fault
 
 
 def _text_of(value: str, place: str) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from declctl.errors import InvalidWrite, NotFound
 from declctl.objects import GroupVersionKind, ObjectKey, ObjectView, Resource
 from declctl.objects.plain import plain_view
-from declctl.writes.apply import key_in
+from declctl.writes.apply import is_typed, key_in, plain_json
 from declctl.writes.gate import Propagation, WriteGate
 
 _PROPAGATIONS: Final = get_args(Propagation)
@@ -41,12 +41,12 @@ def reference_to(
     `given` is a kind such as `apps/v1/Deployment`, with a `name`; or an object, which has a name and maybe a
     namespace and a uid.
     """
-    if isinstance(given, Mapping):
+    if isinstance(given, Mapping) or is_typed(given):
         if name is not None or namespace is not None:
             raise InvalidWrite(
                 "an object has a name and a namespace: give either an object, or kind and name"
             )
-        obj = cast("Mapping[str, Any]", given)
+        obj = plain_json(given) if is_typed(given) else cast("Mapping[str, Any]", given)
         kind, metadata = f"{obj.get('apiVersion')}/{obj.get('kind')}", obj.get("metadata")
         fields = cast("Mapping[str, Any]", metadata) if isinstance(metadata, Mapping) else {}
         name, namespace, uid = fields.get("name"), fields.get("namespace"), uid or fields.get("uid")

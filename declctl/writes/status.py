@@ -20,14 +20,15 @@ import msgspec
 from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource, NotFound, ObjectGone
 from declctl.kit import Clock
 from declctl.kit.secret_values import secret_values
-from declctl.objects import GroupVersionKind, KubeObject, ObjectView, Resource, newer_version
-from declctl.writes.apply import Discover, plain_json
+from declctl.objects import Condition, GroupVersionKind, KubeObject, ObjectView, Resource, newer_version
+from declctl.writes.apply import Discover, Typed, Writable, is_typed, plain_json
 from declctl.writes.gate import ApiWrite, WriteGate
 from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
 from declctl.writes.locks import KeyLocks
 
 _MOST_STATUSES = 5000  # of objects that were written last, which are remembered
 _CONDITION_FIELDS = ("type", "status", "reason", "message", "observedGeneration", "lastTransitionTime")
+_FILLED_IN = ("observedGeneration", "lastTransitionTime")
 _STATUSES = ("True", "False", "Unknown")
 # The limits of metav1.Condition, which most kinds have for their conditions.
 _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
@@ -37,7 +38,31 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _LONGEST_TYPE, _LONGEST_REASON, _LONGEST_MESSAGE = 316, 1024, 32768  # characters
 
 
-def conditions_of(given: Iterable[Mapping[str, Any]]) -> list[KubeObject]:
+def status_arguments(
+    status: Typed | Iterable[Writable], conditions: Iterable[Writable] | None, fields: Mapping[str, Any]
+) -> tuple[Iterable[Writable], Mapping[str, Any], bool]:
+    """The conditions and the fields of a call, and whether they are the whole status. Raises InvalidWrite.
+
+    `status` is the first argument: a typed status, or the conditions.
+    """
+    if not is_typed(status):
+        if conditions is not None and status != ():
+            raise InvalidWrite("the conditions are given twice: as the first argument, and by conditions=")
+        given = status if conditions is None else conditions
+        return cast("Iterable[Writable]", given), fields, False
+    if isinstance(status, Condition):
+        raise InvalidWrite("conditions is a list of conditions: write [Condition(…)]")
+    if fields or conditions is not None:
+        raise InvalidWrite(
+            f"a {type(status).__name__} is the whole status, with its conditions: give no further arguments"
+        )
+    whole = plain_json(status)
+    if not whole.get("observedGeneration"):
+        whole.pop("observedGeneration", None)  # it is filled in
+    return whole.pop("conditions", None) or (), whole, True
+
+
+def conditions_of(given: Iterable[Writable]) -> list[KubeObject]:
     """Check conditions and copy them. From any thread.
 
     Each has `type`, `status` (True, False or Unknown, as a text or a boolean), `reason` and maybe `message`,
@@ -45,9 +70,10 @@ def conditions_of(given: Iterable[Mapping[str, Any]]) -> list[KubeObject]:
     """
     found: list[KubeObject] = []
     for each in given:
-        if not isinstance(each, Mapping):  # type: ignore[reportUnnecessaryIsInstance] - of a user's code
+        if not isinstance(each, Mapping) and not is_typed(each):
             raise InvalidWrite(
-                f"a condition is a dict with type, status and reason, not a {type(each).__name__}"
+                "a condition is a declctl.Condition, or a dict with type, status and reason, not a "
+                f"{type(each).__name__}"
             )
         condition = plain_json(each)
         for name in condition.keys() - set(_CONDITION_FIELDS):
@@ -85,6 +111,29 @@ def conditions_of(given: Iterable[Mapping[str, Any]]) -> list[KubeObject]:
         if any(other["type"] == kind for other in found):
             raise InvalidWrite(f"the condition {kind} is given twice")
         found.append(condition)
+    return found
+
+
+def given_conditions(
+    checked: Sequence[KubeObject], obj: ObjectView, *, is_whole: bool
+) -> Sequence[KubeObject]:
+    """The conditions that a handler gives anew, without what it has copied from those that it has seen.
+
+    A copy of a whole status may have the conditions of other controllers, which may be newer by now. In a
+    changed copy, what is filled in is that of the old condition.
+    """
+    if not is_whole and not any(name in each for each in checked for name in _FILLED_IN):
+        return checked
+    status = _fields(obj)
+    seen = {each.get("type"): each for each in status.get("conditions") or () if isinstance(each, Mapping)}
+    found: list[KubeObject] = []
+    for each in checked:
+        old: Mapping[str, Any] = seen.get(each["type"]) or {}
+        if each != old:
+            copied = {name for name in _FILLED_IN if name in old and old[name] == each.get(name)}
+            found.append({name: value for name, value in each.items() if name not in copied})
+        elif not is_whole:
+            found.append(each)
     return found
 
 
@@ -134,6 +183,7 @@ class StatusChange(msgspec.Struct, frozen=True):
     obj: ObjectView  # as the handler has seen it
     conditions: Sequence[KubeObject]
     fields: KubeObject
+    is_whole: bool = False  # the fields are whole values, and not patches of those that are there
 
     def patch(self, status: Mapping[str, Any], *, now: str, is_own: bool) -> KubeObject:
         """The merge patch that leads from `status` to the wanted one; empty if nothing would change.
@@ -143,6 +193,8 @@ class StatusChange(msgspec.Struct, frozen=True):
         """
         generation = self.obj["metadata"].get("generation")
         wanted = self.fields
+        if self.is_whole:
+            wanted = {name: _replacement(status.get(name), value) for name, value in wanted.items()}
         # The field says how far the controller of the kind is: `kubectl rollout status` reads it of a kind of
         # Kubernetes, and other tools read it of the kinds of other controllers.
         kind = GroupVersionKind.of(self.obj["apiVersion"], self.obj["kind"])
@@ -371,6 +423,15 @@ def _is_stored(condition: KubeObject, old: KubeObject) -> bool:
         old.get(name) == value or (name not in old and (name == "observedGeneration" or value == ""))
         for name, value in condition.items()
     )
+
+
+def _replacement(before: Any, after: Any) -> Any:
+    """The JSON merge patch (RFC 7386) of a value that becomes `after`: what a map has no more is removed."""
+    if not isinstance(before, Mapping) or not isinstance(after, dict):
+        return after
+    old, new = cast("Mapping[str, Any]", before), cast("KubeObject", after)
+    removed = {name: None for name in old if name not in new}
+    return removed | {name: _replacement(old.get(name), value) for name, value in new.items()}
 
 
 def _is_merged(holder: Mapping[str, Any], name: str, patch: Any) -> bool:

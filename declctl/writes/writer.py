@@ -17,9 +17,11 @@ from declctl.objects.resource import namespace_of
 from declctl.writes.apply import (
     AppliedDocument,
     Discover,
+    Writable,
     document_of,
     field_manager,
     has_preconditions,
+    is_typed,
     placed,
     plain_json,
 )
@@ -40,7 +42,13 @@ from declctl.writes.gate import (
 )
 from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
 from declctl.writes.one_object import ObjectReference, read_object
-from declctl.writes.status import StatusChange, StatusWriter, conditions_of, hide_in_messages
+from declctl.writes.status import (
+    StatusChange,
+    StatusWriter,
+    conditions_of,
+    given_conditions,
+    hide_in_messages,
+)
 
 
 class CallScope(msgspec.Struct, frozen=True):
@@ -79,19 +87,20 @@ def origin_of(handler: str, generation: int, scope: CallScope) -> WriteOrigin:
 
 def documents_of(objects: Iterable[object]) -> list[AppliedDocument]:
     """Check the objects of a set and copy them. From any thread. Raises InvalidWrite."""
-    if isinstance(objects, Mapping | str | bytes):
+    if isinstance(objects, Mapping | str | bytes) or is_typed(objects):
         raise InvalidWrite("apply_set takes a list of objects; for one object, write [obj]")
     return [document_of(obj) for obj in objects]
 
 
 def status_change(
-    scope: CallScope, conditions: Iterable[Mapping[str, Any]], fields: Mapping[str, Any]
+    scope: CallScope, conditions: Iterable[Writable], fields: Mapping[str, Any], *, is_whole: bool = False
 ) -> StatusChange:
-    """Check the arguments of `patch_status` and copy them. From any thread. Raises InvalidWrite."""
+    """Check what `status_arguments` has found, and copy it. From any thread. Raises InvalidWrite."""
     if "conditions" in fields or isinstance(conditions, Mapping | str | bytes):
         raise InvalidWrite("conditions is a list of conditions: conditions=[{...}]")
     obj, checked = object_of(scope, "patch_status"), conditions_of(conditions)
-    return StatusChange(obj, checked, hide_in_messages(plain_json(fields)))
+    given = given_conditions(checked, obj, is_whole=is_whole)
+    return StatusChange(obj, given, hide_in_messages(plain_json(fields)), is_whole)
 
 
 def object_of(scope: CallScope, what: str) -> ObjectView:

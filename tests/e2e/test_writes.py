@@ -43,9 +43,11 @@ RECONCILES = """mode: Reconcile
 HANDLERS = """\
 import asyncio
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from declctl import hookimpl
+import msgspec
+from declctl import Condition, hookimpl
 from kubernetes.aio.client import CoreV1Api, CustomObjectsApi
 
 
@@ -62,7 +64,8 @@ def children(obj):
 async def web(obj, ctx):
     done = await ctx.apply_set(children(obj))
     count = len(done.applied)
-    ready = {"type": "Ready", "status": count > 0, "reason": "Applied", "message": f"{count} files"}
+    state = "True" if count > 0 else "False"
+    ready = Condition(type="Ready", status=state, reason="Applied", message=f"{count} files")
     written = await ctx.patch_status(conditions=[ready], files=count)
     ctx.record_event(obj, "Applied", f"{count} files")
     print("done", obj["metadata"]["generation"], count, len(done.pruned), written.changed, flush=True)
@@ -133,8 +136,21 @@ async def moved(obj, ctx):
         print("conflict", *conflict.fields, *conflict.managers, conflict, flush=True)
 
 
+class Made(msgspec.Struct):
+    data: dict[str, str]
+    metadata: dict[str, str] = {"name": "single"}
+    kind: str = "ConfigMap"
+    apiVersion: str = "v1"
+
+
+@dataclass
+class Status:
+    files: int
+    conditions: list[Condition]
+
+
 async def single(obj, ctx):
-    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "single"}, "data": {"of": obj.name}}
+    made = Made({"of": obj.name})
     assert await ctx.get("v1/ConfigMap", "single") is None
     first = (await ctx.apply(made)).obj
     there = await ctx.get("v1/ConfigMap", "single")
@@ -142,6 +158,11 @@ async def single(obj, ctx):
     assert (await ctx.get("v1/Namespace", obj.namespace)).name == obj.namespace
     print("deleted", await ctx.delete(there), await ctx.delete("v1/ConfigMap", "single"), flush=True)
     await ctx.apply(made)
+    done = Condition(type="Ready", status="True", reason="Made")
+    for files in (1, 1):
+        written = await ctx.patch_status(Status(files, [done]))
+    ready = written.obj["status"]["conditions"][0]
+    print("status", written.changed, sorted(written.obj["status"]), ready["observedGeneration"], flush=True)
     print("another", await ctx.delete(there, propagation="Foreground"), flush=True)
     calls = ctx.delete("v1/Pod", "x"), ctx.get("v1/Pot", "x")
     print("refused", *[await refusal(each) for each in calls], flush=True)
@@ -149,7 +170,7 @@ async def single(obj, ctx):
 
 async def refusal(call):
     try:
-        return await call
+        return await asyncio.create_task(call)
     except Exception as error:
         return type(error).__name__
 
@@ -422,6 +443,7 @@ def test_one_object_is_read_and_deleted_by_its_name(
         until("it is called", lambda: _lines(declctl, "refused"))
         assert _lines(declctl, "deleted") == ["deleted True False"]
         assert _lines(declctl, "another") == ["another False"]
+        assert _lines(declctl, "status") == ["status False ['conditions', 'files', 'observedGeneration'] 1"]
         assert _lines(declctl, "refused") == ["refused UndeclaredWrite NotFound"]
         assert _maps(cluster, namespace)["single"]["data"] == {"of": "shop"}
         totals = {(each["verb"], each["result"]): each["count"] for each in declctl.status()["writes"]}
@@ -430,6 +452,8 @@ def test_one_object_is_read_and_deleted_by_its_name(
             ("delete", "conflict"): 1,
             ("delete", "refused"): 1,
             ("delete", "succeeded"): 1,
+            ("patch_status", "skipped"): 1,
+            ("patch_status", "succeeded"): 1,
         }
         assert declctl.stop() == 0
     rest = f"events: [Added]\n      {isolation}"

@@ -1,4 +1,4 @@
-"""The guarantees of docs/reload.md, and the tests that show them.
+"""docs/reference/guarantees.md: the guarantees of a reload, and the tests that show them.
 
 `guarantees.yaml` has the guarantees. A test says which of them it shows by `@pytest.mark.guarantee("G4")`.
 `python tests/promises/guarantees.py` writes the table into the page; a test says that it is current, and
@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs" / "reload.md"
+PAGE = TESTS.parent / "docs" / "reference" / "guarantees.md"
 BEGIN, END = "<!-- guarantees: begin -->", "<!-- guarantees: end -->"
 NOT_DONE: frozenset[int] = frozenset()  # what may be missing; a guarantee that is there may not go
 
@@ -127,7 +127,7 @@ def table() -> str:
 def _link(test: Shown) -> str:
     words = test.name.removeprefix("test_").replace("_", " ")
     known = " (expected to fail)" if test.expected_to_fail else ""
-    return f"[{words}](../{test.path}){known}"
+    return f"[{words}](../../{test.path}){known}"
 
 
 def rendered(page: str) -> str:

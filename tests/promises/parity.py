@@ -1,4 +1,4 @@
-"""docs/parity.md: what client-go promises, what declctl does about it, and the tests that show it.
+"""docs/reference/parity.md: what client-go promises, what declctl does about it, and the tests that show it.
 
 The folder `parity/` has client-go's promises: rows of its features, each with our verdict, and numbered
 behaviours of its tests. A test says which of them it shows by `@pytest.mark.client_go(34, "Row of a table")`.
@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 TESTS = Path(__file__).parents[1]
-PAGE = TESTS.parent / "docs" / "parity.md"
+PAGE = TESTS.parent / "docs" / "reference" / "parity.md"
 CHAPTERS = (
     "reflector",
     "queues",
@@ -145,12 +145,13 @@ Tests = Mapping[int | str, Sequence[Marked]]
 _INTRODUCTION = """\
 # Parity with client-go
 
-This page lists the promises of client-go's `tools/cache`, `tools/pager`, `tools/watch`, `util/workqueue`,
-`util/flowcontrol`, `tools/leaderelection`, `tools/record` and `tools/events`, and those of
-controller-runtime. Each row has the behaviour of declctl and the tests that show it. Below each table are the
-behaviours that the tests of client-go and controller-runtime show, with the numbers that our tests quote. The
-page is generated from marks on the tests (`python tests/promises/parity.py`). A test fails if a row has no
-test, or a behaviour has neither a test nor an argument."""
+For users of client-go: which of its promises declctl keeps. This page lists those of client-go's
+`tools/cache`, `tools/pager`, `tools/watch`, `util/workqueue`, `util/flowcontrol`, `tools/leaderelection`,
+`tools/record` and `tools/events`, and those of controller-runtime. Each row has the behaviour of declctl
+and the tests that show it. Below each table are the behaviours that the tests of client-go and
+controller-runtime show, with the numbers that our tests quote. The page is generated from marks on the
+tests (`python tests/promises/parity.py`). A test fails if a row has no test, or a behaviour has neither a
+test nor an argument."""
 
 
 def rendered() -> str:
@@ -199,7 +200,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _links(tests: Sequence[Marked]) -> str:
-    return ", ".join(f"[{_words(test.name)}](../{test.path})" for test in tests)
+    return ", ".join(f"[{_words(test.name)}](../../{test.path})" for test in tests)
 
 
 def _words(name: str) -> str:

@@ -1,6 +1,6 @@
 """The generated parts of the documentation, made from what the program itself says.
 
-`python tests/promises/reference.py` writes them into docs/; a test says that they are current.
+`python tests/promises/reference.py` writes them into docs/reference/; a test says that they are current.
 """
 
 import re
@@ -16,7 +16,7 @@ from declctl.cli.app import app
 from declctl.manifest import Explanation, explain
 from declctl.runtime.reasons import ATTEMPT, CONDITIONS, REASONS
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs" / "reference"
 
 
 def fields() -> str:
@@ -62,15 +62,15 @@ def reasons() -> str:
 
 
 PARTS: Mapping[str, Callable[[], str]] = MappingProxyType(
-    {"manifest.md": fields, "cli.md": commands, "observability.md": metrics, "errors.md": reasons}
+    {"fields.md": fields, "cli.md": commands, "metrics.md": metrics, "errors.md": reasons}
 )
 
 
 def rendered(page: str) -> str:
-    """The text of a page of docs/ with its generated part as it should be."""
+    """The text of a page of docs/reference/ with its generated part as it should be."""
     text = (DOCS / page).read_text("utf-8")
     mark = re.compile(r"(<!-- generated -->\n).*?(\n<!-- end of what is generated -->)", re.DOTALL)
-    assert mark.search(text), f"docs/{page} has no generated part"
+    assert mark.search(text), f"docs/reference/{page} has no generated part"
     return mark.sub(lambda found: f"{found[1]}\n{PARTS[page]()}\n{found[2]}", text)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from markdown import ROOT, Block, blocks, links, pages
+from markdown import ROOT, Block, blocks, leads_somewhere, links, pages
 from processes import environment
 
 from declctl.manifest import ManifestSource, load
@@ -19,6 +19,8 @@ from declctl.sandbox import SandboxThread
 from declctl.transport import Client
 
 _ALL = [block for page in pages() for block in blocks(page)]
+_MORE = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/reference/errors.md")
+_LINKING = [*pages(), *(ROOT / name for name in _MORE)]
 _HEAD = "apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: shown}\n"
 _POD = {
     "apiVersion": "v1",
@@ -124,7 +126,15 @@ def test_pictures_are_small() -> None:
     assert [picture.name for picture in pictures if picture.stat().st_size > 200_000] == []
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "reference").glob("*.md")], ids=str
+)
+def test_a_page_says_for_whom_it_is(page: Path) -> None:
+    """A reader knows after one sentence whether to read on."""
+    assert page.read_text("utf-8").split("\n\n")[1].startswith(("For ", "This page is for "))
+
+
+@pytest.mark.parametrize("page", _LINKING, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    """No link within the repository is dead."""
-    assert [link for link in links(page) if not (page.parent / link).exists()] == []
+    """No link within the repository is dead, and no heading that it names is gone."""
+    assert [link for link in links(page) if not leads_somewhere(page, link)] == []

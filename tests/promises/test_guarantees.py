@@ -1,4 +1,4 @@
-"""docs/reload.md names the tests of each guarantee of a reload."""
+"""docs/reference/guarantees.md names the tests of each guarantee of a reload."""
 
 import guarantees
 

@@ -1,4 +1,4 @@
-"""docs/parity.md has no gaps and says what the tests are marked to show."""
+"""docs/reference/parity.md has no gaps and says what the tests are marked to show."""
 
 import parity
 

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 import reference
@@ -14,23 +15,32 @@ from declctl.hooks import specs
 
 @pytest.mark.parametrize("page", reference.PARTS)
 def test_the_generated_part_of_a_page_is_current(page: str) -> None:
-    """Fields, defaults, commands and options in docs/ are those of this version."""
+    """Fields, defaults, commands and options in docs/reference/ are those of this version."""
     expected = reference.rendered(page)
-    told = f"run `python tests/promises/reference.py` to renew docs/{page}"
+    told = f"run `python tests/promises/reference.py` to renew docs/reference/{page}"
     assert (reference.DOCS / page).read_text("utf-8") == expected, told
 
 
-@pytest.mark.parametrize("page", sorted(path.name for path in reference.DOCS.glob("*.md")))
-def test_each_row_of_a_table_has_the_cells_of_its_head(page: str) -> None:
+def test_every_command_has_its_line() -> None:
+    """docs/cli.md says in one line and one example what a command does, for each and for no other."""
+    text = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    lines = re.findall(r"^\| `(declctl [a-z ]+)` \| .+ \| `(declctl [a-z ]+[a-z])", text, re.MULTILINE)
+    known = re.findall(r"^### `(declctl(?: [a-z]+)+)", reference.commands(), re.MULTILINE)
+    assert sorted(command for command, _ in lines) == sorted(known)
+    assert [command for command, example in lines if not example.startswith(command)] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=str)
+def test_each_row_of_a_table_has_the_cells_of_its_head(page: Path) -> None:
     """A bar that is not escaped begins a cell, also in code: the rest of the row would not be shown."""
-    text = re.sub(r"```.*?```", "", (reference.DOCS / page).read_text("utf-8"), flags=re.DOTALL)
+    text = re.sub(r"```.*?```", "", page.read_text("utf-8"), flags=re.DOTALL)
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         rows = table.splitlines()
         cells = [len(re.findall(r"(?<!\\)\|", row)) for row in rows]
         assert [row for row, number in zip(rows, cells, strict=True) if number != cells[0]] == []
 
 
-@pytest.mark.parametrize("page", ["observability.md", "operations.md"])
+@pytest.mark.parametrize("page", ["observability.md", "operations.md", "reference/metrics.md"])
 def test_metrics_that_a_page_names_exist(page: str) -> None:
     """A query that is copied from docs/ finds its metric, with the labels that it names."""
     known = {info.name: set(info.labels) for info in catalog()}
@@ -49,21 +59,21 @@ def _hooks() -> dict[str, str]:
 
 
 def test_every_hook_is_documented_with_its_arguments() -> None:
-    """docs/hooks.md has a section for each hook, under its exact signature, and for nothing else."""
-    text = (ROOT / "docs" / "hooks.md").read_text("utf-8")
+    """docs/hooks.md or docs/plugins.md has a section for each hook, under its exact signature, no other."""
+    text = "".join((ROOT / "docs" / page).read_text("utf-8") for page in ("hooks.md", "plugins.md"))
     documented = dict(re.findall(r"^### `(declctl_\w+)(\(.*?\))`", text, re.MULTILINE))
     assert documented == _hooks()
 
 
 def test_every_public_name_is_documented() -> None:
-    """docs/library.md has a line for each name of `declctl`, and for no other."""
-    text = (ROOT / "docs" / "library.md").read_text("utf-8")
+    """docs/reference/names.md has a line for each name of `declctl`, and for no other."""
+    text = (ROOT / "docs" / "reference" / "names.md").read_text("utf-8")
     documented = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     assert sorted(documented) == sorted(name for name in declctl.__all__ if name != "__version__")
 
 
 def test_every_dependency_has_a_reason() -> None:
-    """docs/dependencies.md has a line for each package that declctl, an extra or a plugin installs."""
+    """docs/reference/dependencies.md: a line for each package that declctl, an extra or a plugin installs."""
     import tomllib
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -74,6 +84,6 @@ def test_every_dependency_has_a_reason() -> None:
         needs = tomllib.loads(plugin.read_text("utf-8"))["project"]["dependencies"]
         wanted += [one for one in needs if not one.startswith("declctl")]
     required = {re.split(r"[><=~!\[ ]", one)[0].lower() for one in wanted}
-    text = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
+    text = (ROOT / "docs" / "reference" / "dependencies.md").read_text("utf-8")
     documented = {name.lower() for name in re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)}
     assert documented == required

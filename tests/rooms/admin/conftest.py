@@ -32,7 +32,7 @@ from declctl.runtime.log import LogLevelControl
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reporting.status import (
-    Condition,
+    ControllerCondition,
     ControllerStatus,
     DecodingStatus,
     PluginStatus,
@@ -135,7 +135,7 @@ STATUS = ControllerStatus(
     ready=True,
     leader=True,
     generations_alive=2,
-    conditions=(Condition("Ready", "True", "Synced", "", datetime(2026, 1, 1, tzinfo=UTC)),),
+    conditions=(ControllerCondition("Ready", "True", "Synced", "", datetime(2026, 1, 1, tzinfo=UTC)),),
     resources=(PODS,),
     handlers=(NOTIFY,),
     plugins=(
@@ -239,7 +239,7 @@ class FakeRuntime:
         self.admin: AdminSpec | None = None  # instead of one with `allowed_hosts`
         self.metrics = MetricsSpec()
         self.client: Any = None
-        attempts = [{"generation": 6, "result": "Applied"}]
+        attempts = [{"generation": 6, "result": "Applied", "time": "2026-01-01T11:00:00Z"}]
         self.told_history: dict[str, Any] = {"attempts": attempts, "generation": 6, "kept": [5]}
         self.rolled_back: list[int | None] = []
         pods = (pod("team-a", "web-2", "node-1"), pod("default", "web-1", "node-2"))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from declctl.admin import StaticToken, serve
 from declctl.manifest.values import Address
-from declctl.runtime.reporting.status import Condition, ControllerStatus
+from declctl.runtime.reporting.status import ControllerCondition, ControllerStatus
 from tests.browsing import Chromium, needs_chromium, started_chromium
 from tests.rooms.admin.conftest import LOOPBACK, NOTIFY, PODS, STATUS, WELL, FakeRuntime, pod
 from tests.rooms.kit.figure_examples import COUNTS, RATES
@@ -27,7 +27,7 @@ SECRET = "connection to s3cr3t failed"
 EVERY = 2_000  # milliseconds between two views
 HOSTILE = '<img src=x onerror="window.hacked=1">'
 UNCLOSED = "handlers.py:1: '(' was never closed"
-REFUSED = Condition("Reloaded", "False", "SyntaxError", UNCLOSED, datetime(2026, 1, 1, tzinfo=UTC))
+REFUSED = ControllerCondition("Reloaded", "False", "SyntaxError", UNCLOSED, datetime(2026, 1, 1, tzinfo=UTC))
 
 
 class Scene:

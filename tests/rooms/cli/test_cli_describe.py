@@ -18,7 +18,7 @@ def test_explain_shows_type_default_and_fields(declctl):
 
 @pytest.mark.parametrize("code", ["DCL074", "dcl074"])
 def test_explain_of_a_code_says_what_to_do_without_the_repository(declctl, code):
-    """Who has installed declctl with pip reads here what docs/errors.md says of a code."""
+    """Who has installed declctl with pip reads here what docs/reference/errors.md says of a code."""
     ended = declctl.done("explain", code)
     head = "DCL074\n\n`sharding` is not done yet by this version.\n\n    sharding: {replicas: 3}\n\n"
     advice = "Meanwhile: run one process for each group of namespaces.\n"

@@ -213,7 +213,7 @@ def test_the_wheel_has_what_commands_read(tmp_path):
     """`declctl new` and `explain` work where declctl is installed with pip, without a checkout."""
     with built_wheel(ROOT, tmp_path) as packed:
         packed_templates = {name for name in packed.namelist() if name.endswith(".tmpl")}
-        assert packed.read("declctl/errors.md") == (ROOT / "docs" / "errors.md").read_bytes()
+        assert packed.read("declctl/errors.md") == (ROOT / "docs" / "reference" / "errors.md").read_bytes()
         assert packed.read("_declctl_gen.py") == (ROOT / "_declctl_gen.py").read_bytes()
     templates = {str(path.relative_to(ROOT)) for path in (ROOT / "declctl").rglob("*.tmpl")}
     assert len(templates) > 5

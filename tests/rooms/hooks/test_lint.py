@@ -210,6 +210,7 @@ def test_a_method_is_found_where_code_uses_it(source: str, found: set[str]) -> N
     [
         ("async def f(ctx): await ctx.patch_status(conditions=[], files=1)", {"conditions", "files"}),
         ("def f(ctx): ctx.sync.patch_status([], **more)", {"conditions"}),
+        ("def f(ctx): ctx.sync.patch_status(Status(ready=3))", set()),
         ("def f(c): g(c)\ndef g(c): c.patch_status(files=1)\ndef h(c): c.patch_status(no=1)", {"files"}),
         ("from helpers import tell\ndef f(ctx): tell(ctx)", {"told"}),
         ("def f(ctx): ctx.patch(files=1)", set()),

@@ -199,8 +199,8 @@ def test_a_plugin_for_these_hooks_is_loaded(install):
 
 
 def test_the_documentation_has_the_version_of_the_hooks():
-    """Authors read in docs/hooks.md which version the page describes."""
-    page = (Path(__file__).parents[3] / "docs" / "hooks.md").read_text("utf-8")
+    """Authors read in docs/plugins.md which version the page describes."""
+    page = (Path(__file__).parents[3] / "docs" / "plugins.md").read_text("utf-8")
     assert f"version **{HOOKSPEC_VERSION}** of the hook specification" in page
 
 

@@ -1,4 +1,4 @@
-"""How faults are shown to people, programs and GitHub, and that `docs/errors.md` explains each code."""
+"""How faults are shown to people, programs and GitHub, and that the page of error codes explains each."""
 
 import json
 import re
@@ -84,7 +84,7 @@ def test_order_is_by_position_and_each_only_once():
     assert in_order([later, first, other, later]) == (other, first, later)
 
 
-DOCS = Path(__file__).parents[3] / "docs" / "errors.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "errors.md"
 SECTIONS = dict(re.findall(r"^### (DCL\d{3})\n(.*?)(?=^##|\Z)", DOCS.read_text(), re.MULTILINE | re.DOTALL))
 EXAMPLES = {
     code: example.group(1)

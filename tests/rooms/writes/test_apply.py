@@ -3,8 +3,10 @@
 import datetime as dt
 import math
 from contextlib import nullcontext
+from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -223,6 +225,44 @@ def test_texts_and_numbers_of_other_types_become_plain(scene, apply) -> None:
     assert data == {"small": "small", "key": "team-a/shop", "big": 2**63 - 1, "all": [1, 2.5, False]}
     assert {type(each) for each in (*data, *data.values())} == {str, int, list}
     assert [len(scene.written), scene.ledger.totals()[0].result] == [1, "succeeded"]
+
+
+class Labels(msgspec.Struct, omit_defaults=True):
+    """Part of an object."""
+
+    name: str
+    labels: dict[str, str] = {}
+
+
+@dataclass
+class Typed:
+    """A ConfigMap as an author types it."""
+
+    metadata: Labels
+    data: object
+    kind: str = "ConfigMap"
+    apiVersion: str = "v1"  # noqa: N815
+
+
+def test_typed_objects_are_written_as_msgspec_encodes_them(scene, apply) -> None:
+    """A Struct or a dataclass is the object, or any part of it; the place of a fault is that in JSON."""
+    apply(Typed(Labels("settings"), {"at": dt.datetime(2026, 1, 1, tzinfo=dt.UTC)}))
+    apply({**MAP, "metadata": Labels("settings", {"a": "b"}), "data": [Labels("x")]})
+    first, second = (body for *_, body in scene.server.requests)
+    assert first == {**MAP, "metadata": first["metadata"], "data": {"at": "2026-01-01T00:00:00Z"}}
+    assert first["metadata"] == {"name": "settings", "namespace": "team-a"}
+    assert second["metadata"] == {"name": "settings", "namespace": "team-a", "labels": {"a": "b"}}
+    assert second["data"] == [{"name": "x"}]
+    for data, message in (
+        (object(), "a Typed can't be encoded: .*object"),
+        (2**70, "at data that .* 64 bits"),
+    ):
+        with pytest.raises(InvalidWrite, match=message):
+            document_of(Typed(Labels("settings"), data))
+    with pytest.raises(InvalidWrite, match=r"at data.x that .* a Typed can't be encoded"):
+        document_of({**MAP, "data": {"x": Typed(Labels("x"), object())}})
+    with pytest.raises(InvalidWrite, match="apply_set takes a list"):
+        documents_of(Typed(Labels("x"), None))
 
 
 def test_a_field_of_a_status_that_can_not_be_written_is_refused(scope) -> None:

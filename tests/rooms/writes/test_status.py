@@ -1,15 +1,27 @@
 """The status: merged conditions, observed generations, times of transitions, few requests."""
 
 import asyncio
+import dataclasses
+from collections.abc import Sequence
 from itertools import pairwise
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from declctl.errors import Conflict, InvalidWrite, NoStatusSubresource, NotFound, ObjectGone
 from declctl.kit.secret_values import secret_values
-from declctl.objects import GroupVersionKind
-from declctl.writes import CallScope, DeclaredWrites, document_of, documents_of, object_of, status_change
+from declctl.objects import Condition, GroupVersionKind
+from declctl.writes import (
+    CallScope,
+    DeclaredWrites,
+    document_of,
+    documents_of,
+    object_of,
+    status_arguments,
+    status_change,
+)
+from declctl.writes.status import StatusChange
 
 PATH = "/apis/example.dev/v1/namespaces/team-a/webapps/shop"
 READY = {"type": "Ready", "status": "True", "reason": "Running"}
@@ -237,7 +249,7 @@ def test_a_kind_without_a_status_subresource_is_named(scene, patch, view) -> Non
         ({**READY, "reason": "not running"}, "the condition Ready needs a reason, one CamelCase word"),
         ({**READY, "message": 3}, "the message of the condition Ready is a text, not a int"),
         ({**READY, "mesage": "x"}, "a condition has no field 'mesage': did you mean message?"),
-        ("Ready", "a condition is a dict with type, status and reason, not a str"),
+        ("Ready", "a condition is a declctl.Condition, or a dict with type, status and reason, not a str"),
     ],
 )
 def test_a_condition_that_is_none_is_refused_with_advice(scope, given, message) -> None:
@@ -253,6 +265,89 @@ def test_conditions_may_have_booleans_and_no_type_twice(scope) -> None:
         status_change(scope(), [READY, READY], {})
     with pytest.raises(InvalidWrite, match="conditions is a list of conditions"):
         status_change(scope(), READY, {})
+
+
+class Status(msgspec.Struct, kw_only=True, rename="camel"):
+    """The status of a web app, as an author types it."""
+
+    observed_generation: int = 0
+    ready_replicas: int = 0
+    addresses: dict[str, str] = {}
+    failure: str | None = None
+    conditions: list[Condition] = []
+
+
+@dataclasses.dataclass
+class PlainStatus:
+    """The same by the standard library."""
+
+    readyReplicas: int  # noqa: N815
+    conditions: Sequence[Condition] = ()
+
+
+def typed(where: CallScope, *given, **more) -> StatusChange:
+    conditions, fields, is_whole = status_arguments(
+        given[0] if given else (), more.pop("conditions", None), more
+    )
+    return status_change(where, conditions, fields, is_whole=is_whole)
+
+
+def test_a_typed_status_is_written_as_a_whole(scene, scope, view) -> None:
+    """All its fields; what a map in it has no more is removed. What the type does not have stays."""
+    writer = scene.writer(declared=DeclaredWrites(status=True))
+    there = {
+        "addresses": {"a": "1", "b": "2"},
+        "failure": "no",
+        "other": 1,
+        "conditions": [condition("Synced")],
+    }
+    where = scope(view(status=there))
+    ready = Condition(type="Ready", status="True", reason="Running")
+    status = Status(ready_replicas=3, addresses={"a": "3"}, conditions=[ready])
+    scene.run(writer.patch_status(typed(where, status), where))
+    assert bodies(scene) == [
+        {
+            "observedGeneration": 7,
+            "readyReplicas": 3,
+            "addresses": {"a": "3", "b": None},
+            "failure": None,
+            "conditions": [condition("Synced"), condition(lastTransitionTime=NOW)],
+        }
+    ]
+    for conditions in ([ready], [READY]):
+        plain = typed(where, PlainStatus(3, conditions))
+        assert plain == typed(where, conditions, readyReplicas=3) or plain.is_whole
+        assert (plain.fields, plain.conditions[0]["status"]) == ({"readyReplicas": 3}, "True")
+
+
+def test_conditions_that_were_read_are_written_as_they_were_meant(scene, scope, view, patch) -> None:
+    """One of another controller may be newer by now; a changed copy gets its own time and generation."""
+    synced = condition("Synced", observedGeneration=5)
+    obj = view(status={"conditions": [synced, condition(observedGeneration=5)]})
+    others, ready = msgspec.convert(obj["status"]["conditions"], list[Condition])
+    where = scope(obj)
+    assert typed(where, Status(conditions=[others, ready])).conditions == []
+    (changed,) = typed(where, Status(conditions=[others, replace(ready, status="False")])).conditions
+    patch(obj, [changed])
+    patch(obj, [replace(ready, message="x")])
+    first, second = (body["conditions"][1] for body in bodies(scene))
+    assert first == condition(status="False", lastTransitionTime=NOW)
+    assert second == condition(message="x", lastTransitionTime=NOW)
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "message"),
+    [
+        (Status(), {"phase": "x"}, "a Status is the whole status, with its conditions: give no further"),
+        ([READY], {"conditions": [READY]}, "the conditions are given twice"),
+        (Condition(type="Ready", status="True", reason=""), {}, r"write \[Condition\(…\)\]"),
+        ([Condition(type="Ready", status="True", reason="no word")], {}, "needs a reason, one CamelCase"),
+        (PlainStatus(object(), []), {}, "a PlainStatus can't be encoded: .*give its fields types that"),
+    ],
+)
+def test_a_typed_status_that_can_not_be_written_is_refused(scope, given, more, message) -> None:
+    with pytest.raises(InvalidWrite, match=message):
+        typed(scope(), given, **more)
 
 
 def test_a_call_without_an_object_has_no_status(scene) -> None:

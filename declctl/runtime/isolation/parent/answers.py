@@ -1,6 +1,6 @@
 """What the parent does for a call in a child: it answers the questions of `ctx`, in the thread of the call.
 
-Each answer is what the `HandlerContext` of the call gives, so that lease, limits, ledger and the hiding of
+Each answer is what the `Context` of the call gives, so that lease, limits, ledger and the hiding of
 Secrets are those of any other call. Writes and requests run on the machinery loop meanwhile.
 """
 
@@ -126,8 +126,8 @@ class CallOfChild:
     def _ask_apply_set(self, objects: Any) -> Future[Any]:
         return self._call.submit(lambda writes: writes.apply_set(objects))
 
-    def _ask_patch_status(self, conditions: Any, fields: Any) -> Future[Any]:
-        return self._call.submit(lambda writes: writes.patch_status(conditions, fields))
+    def _ask_patch_status(self, conditions: Any, fields: Any, is_whole: Any) -> Future[Any]:
+        return self._call.submit(lambda writes: writes.patch_status(conditions, fields, is_whole is True))
 
     def _ask_get(self, kind: Any, name: Any, namespace: Any) -> Future[Any]:
         return self._call.submit(lambda writes: writes.get(kind, name, namespace))
