@@ -970,7 +970,7 @@ def new_operator(
     ] = None,
     plural: Annotated[
         str | None,
-        typer.Option("--plural", metavar="PLURAL", help="Its plural; by default that of the kind in English."),
+        typer.Option("--plural", metavar="PLURAL", help="Its plural; by default as in English."),
     ] = None,
 ) -> None:
     """Write an operator of a custom resource: types, handlers, manifest, definition, sample and tests.

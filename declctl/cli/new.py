@@ -44,7 +44,16 @@ _OPERATOR = {  # the files of an operator, with their templates
     ".gitignore": "gitignore",
     ".github/workflows/test.yml": "test.yml",
 }
-_USED_NAMES = ("Annotated", "Deployment", "DeploymentSpec", "DeploymentStatus", "Meta", "Spec", "Status", "Struct")
+_USED_NAMES = (
+    "Annotated",
+    "Deployment",
+    "DeploymentSpec",
+    "DeploymentStatus",
+    "Meta",
+    "Spec",
+    "Status",
+    "Struct",
+)
 _CONTROLLER = re.compile(rb"^kind:[ \t]*[\"']?Controller\b", re.MULTILINE)
 
 
@@ -178,9 +187,7 @@ def new_plugin(name: str, folder: str | None) -> None:
     line("  declctl plugins list")
 
 
-def new_operator(
-    name: str, folder: str | None, *, group: str, kind: str | None, plural: str | None
-) -> None:
+def new_operator(name: str, folder: str | None, *, group: str, kind: str | None, plural: str | None) -> None:
     """Write an operator of a custom resource: types, handlers, manifest, definition, sample and tests.
 
     `folder` is None for `name`, `kind` for `name` in CamelCase, `plural` for the English plural of the kind.
@@ -226,11 +233,10 @@ def _plural(kind: str) -> str:
 
 def _definition(models: str, kind: str) -> str:
     """The CustomResourceDefinition of a class in the source of a module, as YAML. Raises UsageError."""
-    from declctl.objects.custom_resource import CustomResourceError
     from declctl.objects.definitions import definitions_of  # late: nothing else needs msgspec.inspect
 
     namespace: dict[str, Any] = {"__name__": "models"}
-    exec(models, namespace)  # noqa: S102 - our own template
+    exec(models, namespace)
     return yaml.safe_dump_all(definitions_of([namespace[kind]]), sort_keys=False)
 
 

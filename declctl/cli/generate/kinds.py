@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, cast
-
+from typing import Any, Final
 
 from declctl.errors import ApiError, NotFound, UsageError
 from declctl.objects import GroupVersionKind, Resource
