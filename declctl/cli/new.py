@@ -1,4 +1,4 @@
-"""`declctl new`: an operator, a manifest, a handler or a plugin package to start from. No file is ever overwritten.
+"""`declctl new`: an operator, a manifest, a handler or a plugin to start from. No file is ever overwritten.
 
 The files are made from the templates in `templates/`, which are part of the wheel (`string.Template`).
 """

@@ -1,4 +1,4 @@
-"""Files beside a manifest with which a sandbox can begin: CustomResourceDefinitions, and the folder `sandbox`."""
+"""Files beside a manifest with which a sandbox can begin: definitions, and those of the folder `sandbox`."""
 
 from contextlib import suppress
 from pathlib import Path
