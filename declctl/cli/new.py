@@ -194,6 +194,10 @@ def new_operator(name: str, folder: str | None, *, group: str, kind: str | None,
     Raises UsageError for a wrong name, group, kind or plural, and if a file exists.
     """
     label = _label(name, "NAME", most=_MOST)
+    if "." not in group:
+        raise UsageError(
+            f"--group {group}: A group is a domain, such as acme.dev; the server refuses others."
+        )
     try:
         chosen = check_kind("".join(map(str.capitalize, label.split("-"))) if kind is None else kind)
         api_version = check_api_version(f"{group}/v1")
