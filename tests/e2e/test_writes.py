@@ -138,7 +138,7 @@ async def moved(obj, ctx):
 
 class Made(msgspec.Struct):
     data: dict[str, str]
-    metadata: dict[str, str] = {"name": "single"}
+    metadata: dict[str, str]
     kind: str = "ConfigMap"
     apiVersion: str = "v1"
 
@@ -150,7 +150,7 @@ class Status:
 
 
 async def single(obj, ctx):
-    made = Made({"of": obj.name})
+    made = Made({"of": obj.name}, {"name": "single"})
     assert await ctx.get("v1/ConfigMap", "single") is None
     first = (await ctx.apply(made)).obj
     there = await ctx.get("v1/ConfigMap", "single")
