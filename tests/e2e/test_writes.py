@@ -43,6 +43,7 @@ RECONCILES = """mode: Reconcile
 HANDLERS = """\
 import asyncio
 import time
+from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -183,15 +184,18 @@ def single_in_a_thread(obj, ctx):
 
 async def selects(obj, ctx):
     app = {"app": obj["spec"]["files"]["app"]}
-    pod = {"metadata": {"labels": app}, "spec": {"containers": [{"name": "c", "image": "registry.invalid/x"}]}}
+    containers = [{"name": "c", "image": "registry.invalid/x"}]
+    pod = {"metadata": {"labels": app}, "spec": {"containers": containers}}
     spec = {"replicas": 0, "selector": {"matchLabels": app}, "template": pod}
     child = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
     found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "found"}, "data": app}
     fixed = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "fixed"}, "immutable": True}
+    invalid = {**child, "metadata": {"name": "web", "labels": {"a": "no label!"}}}
+    value = {"app": b64encode(app["app"].encode()).decode()}
     print("set", app, await refusal(ctx.apply_set([child])), flush=True)
-    print("invalid", app, await refusal(ctx.apply({**child, "spec": {**spec, "selector": {}}})), flush=True)
+    print("invalid", app, await refusal(ctx.apply(invalid)), flush=True)
     print("found", app, await refusal(ctx.apply(found)), flush=True)
-    print("fixed", app, await refusal(ctx.apply({**fixed, "stringData": app})), flush=True)
+    print("fixed", app, await refusal(ctx.apply({**fixed, "data": value})), flush=True)
 
 
 async def shared(obj, ctx):
@@ -492,8 +496,15 @@ def test_what_can_not_be_changed_is_made_again_if_the_handler_has_made_it(
     }
     before = cluster.rest.create(found)["metadata"]["uid"]
     _create(cluster, namespace, "shop", app="one")
-    kinds = "{apiVersion: v1, kind: ConfigMap, onImmutable: Recreate}, {apiVersion: v1, kind: Secret}"
-    rest = f"applies: [{{apiVersion: apps/v1, kind: Deployment, onImmutable: Recreate}}, {kinds}]\n      {EVENTS}"
+    kinds = ", ".join(
+        f"{{apiVersion: {version}, kind: {kind}{field}}}"
+        for version, kind, field in (
+            ("apps/v1", "Deployment", ", onImmutable: Recreate"),
+            ("v1", "ConfigMap", ", onImmutable: Recreate"),
+            ("v1", "Secret", ""),
+        )
+    )
+    rest = f"applies: [{kinds}]\n      {EVENTS}"
     with Declctl(bundle("selects", rest), kubeconfig=cluster.kubeconfig) as declctl:
         until("it is made", lambda: _lines(declctl, "fixed {'app': 'one'}"))
         first = cluster.rest.get("deployments", "web", namespace)
