@@ -18,7 +18,7 @@ from declctl.informer import Lister
 from declctl.kit import Clock
 from declctl.kit.documents import document_of
 from declctl.kit.secret_values import is_secret, without_values
-from declctl.kit.text import excerpt, one_line
+from declctl.kit.text import excerpt, one_line, to_json
 from declctl.manifest.values import BadValue, parse_duration
 from declctl.objects import FieldPathError, FieldSelector, ObjectKey, ObjectView
 from declctl.runtime.handling.dead_letters import RequeueResult
@@ -26,6 +26,7 @@ from declctl.runtime.handling.queue_listing import DEFAULT_ITEMS, MOST_ITEMS
 from declctl.runtime.log import LEVELS, Log, LogLevelControl
 from declctl.runtime.reasons import READY
 from declctl.runtime.reloading.changes import STOPPING, Outcome
+from declctl.runtime.reporting.recent_figures import RecentFigures, marks
 from declctl.runtime.reporting.status import ControllerStatus
 from declctl.runtime.scheduling.schedules import TriggerResult
 
@@ -163,6 +164,31 @@ def _has(view: ObjectView, fields: FieldSelector) -> bool:
 
 def _sorted(keys: Iterable[ObjectKey]) -> list[str]:
     return sorted(str(key) for key in keys)
+
+
+class RecentReads:
+    """`/figures`."""
+
+    def __init__(self, runtime: "Runtime", recent: RecentFigures) -> None:
+        self._runtime = runtime
+        self._recent = recent
+        self._made: tuple[int, str] = 0, ""  # the document of a sample is the same for all who ask
+
+    async def figures(self, _request: web.Request, _texts: bool) -> web.StreamResponse:
+        """The figures of the last 15 minutes, with reloads and conditions as marks; no text is in them."""
+        number, text = self._made
+        if number != self._recent.number:
+            found = marks(self._runtime.status(), self._runtime.history()["attempts"])
+
+            def written() -> tuple[int, str]:
+                document = self._recent.document(found)
+                return document["sample"], to_json(document)
+
+            # Those of dozens of handlers take too long for the machinery loop.
+            self._made = _, text = await asyncio.to_thread(written)
+        shown = web.Response(text=text, content_type="application/json")
+        shown.enable_compression()
+        return shown
 
 
 class DeadLetterOffice:

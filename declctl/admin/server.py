@@ -29,6 +29,7 @@ from declctl.admin.endpoints import (
     LogLevels,
     Probes,
     QueueReads,
+    RecentReads,
     ReloadOrders,
     WriteReasons,
 )
@@ -51,6 +52,7 @@ from declctl.manifest import Plan
 from declctl.manifest.model import AdminAuthorization, AdminSpec
 from declctl.manifest.values import Address
 from declctl.runtime.log import Log
+from declctl.runtime.reporting.recent_figures import RecentFigures
 
 if TYPE_CHECKING:  # for annotations alone
     from declctl.runtime.runtime import Runtime
@@ -313,8 +315,10 @@ async def serve(
     refusals = Refusals(clock, log)
     connections = ConnectionTable(clock, refusals)
     reloads = ReloadOrders(runtime)
+    recent = RecentFigures(clock)
     app = application(
         runtime,
+        recent,
         access(address, refusals, authorizer),
         reloads,
         LogLevels(runtime, clock=clock, log=log),
@@ -326,6 +330,8 @@ async def serve(
             await certificate.load()
             following = asyncio.create_task(certificate.follow(clock), name="admin certificate")
             stack.push_async_callback(_cancelled, {following})
+        sampling = asyncio.create_task(recent.run(runtime.status), name="recent figures")
+        stack.push_async_callback(_cancelled, {sampling})
         bound = await stack.enter_async_context(listener.serve(app, address, connections, refusals))
         if metrics is not None and not bound.covers(metrics):
             # A table of its own: many scrapers take no connection of the probes.
@@ -599,6 +605,7 @@ async def authorizer_of(
 
 def application(
     runtime: "Runtime",
+    recent: RecentFigures,
     access: Access,
     reloads: ReloadOrders,
     levels: LogLevels,
@@ -614,7 +621,7 @@ def application(
     app = web.Application(
         middlewares=[connections.watch, as_sentences(), access.check_sender, access.check_controller]
     )
-    app.router.add_get("/", access.open(page(runtime)))
+    app.router.add_get("/", access.open(page(runtime, recent)))
     app.router.add_get("/healthz", probes.alive)
     app.router.add_get("/readyz", access.open(probes.ready, probe=True))
     app.router.add_get("/status", access.open(probes.status))
@@ -624,6 +631,7 @@ def application(
     app.router.add_get("/cache/{resource}/{key:.+}", access.guarded(reads.one))
     app.router.add_get("/index/{resource}/{index}/{value:.*}", access.guarded(reads.index))
     app.router.add_get("/history", access.open(reloads.history))
+    app.router.add_get("/figures", access.open(RecentReads(runtime, recent).figures))
     app.router.add_post("/-/reload", access.guarded(reloads.reload))
     app.router.add_post("/-/rollback", access.guarded(reloads.rollback))
     app.router.add_post("/-/trigger", access.guarded(reloads.trigger))

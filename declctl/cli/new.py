@@ -22,9 +22,9 @@ from declctl.cli.terminal import block, line
 from declctl.errors import UsageError
 from declctl.hooks.plugins import HOOKSPEC_VERSION
 from declctl.kit.files import MANIFEST_BYTES
-from declctl.manifest import ManifestSource, load
 from declctl.manifest.model import ControllerSpec
 from declctl.manifest.values import BadValue, check_api_version, check_kind, check_label
+from declctl.runtime.checking.inputs import load_beside
 from declctl.sandbox.kinds import BUILT_IN, Registry
 
 _LABEL_RULE = (
@@ -233,7 +233,7 @@ def _manifest_here() -> ControllerSpec:
             "The current folder has no manifest: change to the folder of one, or make one with "
             "`declctl new manifest`."
         )
-    return load(ManifestSource.read(".")).controller
+    return load_beside(".").controller
 
 
 def _refuse_second_controller(folder: Path) -> None:

@@ -31,11 +31,11 @@ _QUEUE_COUNTS = (
     ("running", "running"),
     ("waiting", "waiting"),
     ("backingOff", "backing off"),
-    ("unmapped", "changes that lead to no key yet"),
+    ("unmapped", "not mapped to keys yet"),
 )
 _WARNINGS = 10  # of the newest ones of the server, in the table; the document has all
 _DISABLED = "disabled: its plugin could not be loaded"
-_UNEXPECTED = (("unexpected", "decoded whole"), ("unread", "kept unread"))
+_UNEXPECTED = (("unexpected", "fully decoded"), ("unread", "not decodable"))
 
 
 def show_faults(faults: Sequence[LocatedFault]) -> None:
@@ -80,7 +80,7 @@ def print_status(document: Document, *, now: datetime) -> None:
     _section("CONDITION", ("STATUS", "REASON", "AGE", "MESSAGE"), _conditions(document, now))
     if level := document.get("logLevel"):
         until = f"in {_until(level['until'], now=now)}" if level["until"] else None
-        _section("LOG LEVEL", ("START", "SET BACK"), [(level["level"], level["start"], until)])
+        _section("LOG LEVEL", ("START", "RESET"), [(level["level"], level["start"], until)])
     election = document.get("leaderElection")
     rows = [] if not election else [_election(election, now)]
     _section("LEASE", ("STATE", "LEADER", "SINCE", "TRANSITIONS", "REFUSED WRITES", "ERROR"), rows)
@@ -102,7 +102,7 @@ def print_status(document: Document, *, now: datetime) -> None:
         for h in document["handlers"]
         for each in h.get("problems") or ()
     ]
-    _section("UNHEALTHY HANDLER", ("REASON", "COUNT", "WORST", "FOR", "ERROR"), problems)
+    _section("UNHEALTHY HANDLER", ("REASON", "COUNT", "WORST KEY", "FOR", "ERROR"), problems)
     _section(
         "PROCESS OF",
         PROCESS_HEADERS,
@@ -119,19 +119,19 @@ def print_status(document: Document, *, now: datetime) -> None:
         (w["handler"], w["waiting"], figures.age(w["oldestSeconds"]))
         for w in document.get("waitingWrites") or ()
     ]
-    _section("WAITS FOR THE RATE LIMIT", ("WRITES", "FOR"), waiting)
+    _section("RATE-LIMITED HANDLER", ("WAITING WRITES", "FOR"), waiting)
     warnings: Sequence[Document] = document.get("warnings") or ()
     rows = [
         (w["kind"], w["handler"], w["count"], f"{age(w['last'], now=now)} ago", w["text"])
         for w in warnings[:_WARNINGS]
     ]
-    _section("WARNING OF THE SERVER FOR", ("HANDLER", "COUNT", "LAST", "TEXT"), rows)
+    _section("API SERVER WARNING FOR", ("HANDLER", "COUNT", "LAST", "TEXT"), rows)
     watches = [
         (h["name"], w["resource"], w["mapTo"], w["led"], w["keys"], w["ledNowhere"], w["noKeys"])
         for h in document["handlers"]
         for w in h.get("watches") or ()
     ]
-    headers = ("RESOURCE", "MAP TO", "LED TO KEYS", "KEYS", "LED NOWHERE", "NO KEYS")
+    headers = ("RESOURCE", "MAP TO", "EVENTS MAPPED", "KEYS ENQUEUED", "EVENTS IGNORED", "INVALID KEYS")
     _section("WATCH OF", headers, watches)
     finalizers = [
         (h["name"], h["finalizer"], h["finalized"], h["leftovers"])
@@ -160,7 +160,7 @@ def _why(plugin: Document) -> str | None:
     """Why a plugin is not Ready, and when a call of a suspended one is tried."""
     left = (plugin.get("circuitBreaker") or {}).get("nextTrialSeconds")
     reason = plugin["reason"]
-    return reason if left is None else f"{reason}; one call is tried in {figures.age(round(left))}"
+    return reason if left is None else f"{reason}; next trial call in {figures.age(round(left))}"
 
 
 def _numbered(old: Document) -> str:
@@ -169,7 +169,7 @@ def _numbered(old: Document) -> str:
 
 
 def print_history(document: Document) -> None:
-    """The attempts of `GET /history` as a table; what runs and what can come back are marked."""
+    """The attempts of `GET /history` as a table; what runs, and what is kept for a rollback, is marked."""
     rows = [
         (
             f"{each['generation']}{_comes_back(each, document)}",
@@ -202,7 +202,7 @@ def print_dead_letters(document: Document, *, now: datetime) -> None:
         )
         for each in document["deadLetters"]
     ]
-    headers = ("HANDLER", "KEY", "TYPE", "ATTEMPTS", "CHANGES", "GIVEN UP", "GENERATION", "ERROR")
+    headers = ("HANDLER", "KEY", "TYPE", "ATTEMPTS", "CHANGES", "FAILED", "GENERATION", "ERROR")
     print_table(headers, rows)
 
 
@@ -242,7 +242,7 @@ def _comes_back(attempt: Document, document: Document) -> str:
     is_made = attempt["result"] in ("Applied", "RolledBack")
     if is_made and attempt["generation"] == document["generation"]:
         return " (runs)"
-    return " (can come back)" if is_made and attempt["generation"] in document["kept"] else ""
+    return " (kept)" if is_made and attempt["generation"] in document["kept"] else ""
 
 
 def headline(document: Document, *, now: datetime) -> str:
@@ -374,7 +374,7 @@ def _selected(namespaces: Document | None) -> list[str]:
 def _relisted(differences: Document) -> list[str]:
     """Differences that relists have found: changes that no watch has reported."""
     found = [f"{count} {kind}" for kind, count in differences.items() if count]
-    return [f"relists found {', '.join(found)} (not seen between)"] if found else []
+    return [f"relists found {', '.join(found)} (missed by the watch)"] if found else []
 
 
 def _undecoded(decoding: Document) -> list[str]:

@@ -18,6 +18,27 @@ class HistogramFigures(NamedTuple):
         """The number of all durations."""
         return self.cumulative[-1]
 
+    def since(self, before: "HistogramFigures | None") -> "HistogramFigures":
+        """The durations that came after `before`; all of them if it is None, or of another histogram."""
+        if before is None or before.total > self.total:
+            return self
+        added = [now - then for now, then in zip(self.cumulative, before.cumulative, strict=True)]
+        return self._replace(cumulative=added, sum=self.sum - before.sum)
+
+    def quantile(self, share: float) -> float | None:
+        """A quantile in seconds, as `histogram_quantile` of Prometheus estimates it; None without a duration.
+
+        Durations are taken to be spread evenly between two bounds. Those above the last bound count as it.
+        """
+        if not self.total:
+            return None
+        rank = share * self.total
+        place = bisect_left(self.cumulative, rank)
+        if place >= len(self.bounds):
+            return self.bounds[-1]
+        lower, before = (self.bounds[place - 1], self.cumulative[place - 1]) if place else (0.0, 0)
+        return lower + (self.bounds[place] - lower) * (rank - before) / (self.cumulative[place] - before)
+
 
 class Histogram:
     """Counts durations by fixed bounds, in seconds. The owner's lock guards it.

@@ -272,11 +272,15 @@ class ResourceSpec(LocatedSpec):
     `namespaces` is None for all namespaces, and for those that `namespace_selector` matches; an empty
     selector matches all. `namespaces_inherited` is True if either comes from `spec.namespaces`; a kind that
     turns out to be cluster-scoped then ignores them. `resync_period` is None for never.
+    `object_type` is None for plain views.
     """
 
     ABOUT = about(
         "One kind of objects. It is watched and cached once for all handlers that refer to it.",
+        any_of=(("apiVersion", "kind"), ("type",)),
         hints={
+            "class": "type",
+            "model": "type",
             "namespace": "namespaces",
             "selector": "labelSelector",
             "labels": "labelSelector",
@@ -291,10 +295,29 @@ class ResourceSpec(LocatedSpec):
         text("The name that handlers and listers use.", value="label", examples=["pods"]), required=True
     )
     api_version: str = field(
-        text("Group and version.", value="apiVersion", examples=["v1", "apps/v1"]), required=True
+        text(
+            "Group and version; required without a type that says it.",
+            value="apiVersion",
+            examples=["v1", "apps/v1"],
+        ),
+        absent="",
     )
     kind: str = field(
-        text("The kind, as in an object's `kind`.", value="kind", examples=["Pod"]), required=True
+        text(
+            "The kind, as in an object's `kind`; required without a type that says it.",
+            value="kind",
+            examples=["Pod"],
+        ),
+        absent="",
+    )
+    object_type: EntryPoint | None = field(
+        text(
+            "The class of the objects that handlers and listers receive, which derives from declctl.Object. "
+            "With `@declctl.custom_resource` it says apiVersion and kind.",
+            value="class",
+            examples=["models:Preview"],
+        ),
+        key="type",
     )
     namespaces: tuple[str, ...] | None = field(
         namespaces("Only these namespaces; by default those of spec.namespaces."), read=_namespaces

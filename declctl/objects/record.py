@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -33,6 +33,7 @@ from declctl.objects.frame import (
 from declctl.objects.read_only import ReadOnlyDict, read_only, refuse
 from declctl.objects.resource import ObjectKey, name_of, namespace_of
 
+R = TypeVar("R")
 Projected = str | tuple[str, ...] | None
 
 
@@ -449,6 +450,7 @@ def decompressed(records: Sequence[Record]) -> Sequence[Any]:
 
 _RECORD: Callable[[ObjectView], Record] = attrgetter("_record")
 _BODY: Callable[[ObjectView], KubeObject | None] = attrgetter("_body")
+_TEXT: Callable[[FieldView], Any] = attrgetter("_text")
 
 
 def second_view(view: ObjectView) -> ObjectView:
@@ -456,6 +458,20 @@ def second_view(view: ObjectView) -> ObjectView:
     # Both views read one dictionary, which replaces a value by its read-only form when it is read. Both may
     # do that at the same time: the forms are equal.
     return ObjectView(_RECORD(view), _BODY(view))
+
+
+def view_as(view: ObjectView, kind: type[ObjectView]) -> ObjectView:
+    """The view of the same object by another class; the same view if it has this class."""
+    if type(view) is kind:
+        return view
+    if isinstance(view, FieldView) and issubclass(kind, FieldView):
+        return kind(_RECORD(view), _text=_TEXT(view))  # what is decompressed is not decompressed again
+    return kind(_RECORD(view))
+
+
+def with_views(function: Callable[[ObjectView], R], kind: type[ObjectView]) -> Callable[[ObjectView], R]:
+    """The function, called with views of a class, whatever view it is given."""
+    return function if kind is ObjectView else lambda view: function(view_as(view, kind))
 
 
 def record_of(view: ObjectView) -> Record:

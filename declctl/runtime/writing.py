@@ -40,6 +40,7 @@ class WritingParts(msgspec.Struct, frozen=True):
     ledger: WriteLedger  # of all writes but Events
     writers: WriterFactory  # of handlers; has the rate limit
     recorder: EventRecorder
+    events: WriteLedger  # of Events: it remembers none
     warnings: ServerWarnings  # about all requests
 
 
@@ -104,6 +105,7 @@ def make_writing_parts(process: Process, caches: InformerPool, slots: Slots) -> 
     warnings = ServerWarnings(known_plural=known_plural, clock=clock, log=log)
     client.warnings.observer = warnings.add
     # Events have a gate of their own, and a ledger that remembers none: many of them would hide the writes.
-    events = WriteGate(sender, WriteLedger(0), clock=clock, may_write=policy.may_write, dry_run=dry_run)
+    posted = WriteLedger(0)
+    events = WriteGate(sender, posted, clock=clock, may_write=policy.may_write, dry_run=dry_run)
     recorder = EventRecorder(events, controller=process.name, instance=process.instance, clock=clock, log=log)
-    return WritingParts(candidate, ledger, writers, recorder, warnings)
+    return WritingParts(candidate, ledger, writers, recorder, posted, warnings)

@@ -191,6 +191,8 @@ class Writer:
         elif old is not None and not write.direct:
             causes += immutable.changed_fields(kind, old, new)
         validation.check(kind, new, causes)
+        if kind.custom:
+            schemas.write_numbers(new)
         if kind.custom and write.subresource != "status":
             write.warnings.extend(schemas.finalizer_warnings(new, old))
 

@@ -20,6 +20,7 @@ from declctl.writes.finalizers import (
 )
 from declctl.writes.gate import OnWritten, Propagation, WriteGate
 from declctl.writes.ledger import (
+    KindWrites,
     WriteLedger,
     WriteOrigin,
     WriteRecord,
@@ -54,6 +55,7 @@ __all__ = [
     "FinalizerCarrier",
     "FinalizerWriter",
     "HandlerWriter",
+    "KindWrites",
     "OnWritten",
     "Propagation",
     "RecordedEvents",

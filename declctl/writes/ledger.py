@@ -125,6 +125,15 @@ class WriteTotal(msgspec.Struct, frozen=True):
     count: int
 
 
+class KindWrites(msgspec.Struct, frozen=True):
+    """The number of writes of one handler to one kind with one verb that the server has taken."""
+
+    handler: str
+    kind: GroupVersionKind
+    verb: str
+    count: int
+
+
 class WriteLedger:
     """Remembers the newest writes and counts all. From any thread."""
 
@@ -133,6 +142,8 @@ class WriteLedger:
         self._records: deque[WriteRecord] = deque(maxlen=remembered)  # the oldest first
         self._dry_runs: deque[Written] = deque(maxlen=min(remembered, _DRY_RUNS))
         self._totals: Counter[tuple[str, WriteVerb, WriteResult]] = Counter()
+        # Of the writes that have succeeded.
+        self._kinds: Counter[tuple[str, GroupVersionKind, WriteVerb]] = Counter()
         self._retries: Counter[RetryReason] = Counter()
 
     def add(self, record: WriteRecord, written: Written | None = None) -> None:
@@ -140,6 +151,8 @@ class WriteLedger:
         with self._lock:
             self._records.append(record)
             self._totals[record.origin.handler, record.verb, record.result] += 1
+            if record.result is WriteResult.SUCCEEDED:
+                self._kinds[record.origin.handler, record.kind, record.verb] += 1
             if written is not None and written.dry_run:
                 self._dry_runs.append(written)
 
@@ -174,6 +187,12 @@ class WriteLedger:
         with self._lock:
             totals = sorted(self._totals.items())
         return [WriteTotal(handler, str(v), str(r), count) for (handler, v, r), count in totals]
+
+    def kinds(self) -> Sequence[KindWrites]:
+        """The counts since the start of the writes that have succeeded, in the order of their first ones."""
+        with self._lock:
+            kinds = list(self._kinds.items())
+        return [KindWrites(handler, kind, str(verb), count) for (handler, kind, verb), count in kinds]
 
     def applied_by(self) -> frozenset[str]:
         """The handlers that have applied something under their field manager, or have found it applied."""

@@ -91,7 +91,7 @@ def test_an_object_with_a_number_for_a_string_is_cached_indexed_delivered_and_co
     assert (maps["error"], maps["skipped"], maps["relists"]) == (None, 0, 0)
 
     print_status(status, now=controller.condition("Ready").last_transition_time)
-    assert "Watching, 2 decoded whole" in capsys.readouterr().out
+    assert "Watching, 2 fully decoded" in capsys.readouterr().out
 
 
 def test_a_transform_that_fails_is_counted_and_told_with_its_last_fault(rig, sandbox, capsys):
@@ -114,7 +114,7 @@ def test_a_transform_that_fails_is_counted_and_told_with_its_last_fault(rig, san
     print_status(status, now=controller.condition("Ready").last_transition_time)
     shown = capsys.readouterr().out
     assert "1 failed in the transform (the last: the transform raised TypeError on odd" in shown
-    assert "decoded whole" not in shown
+    assert "fully decoded" not in shown
     told = "maps: 1 object was left out of the cache; the last: the transform raised TypeError on odd"
     until("the log says so", lambda: told in " ".join(controller.log.events("warning")))
 

@@ -114,7 +114,7 @@ def test_a_mapping_that_raises_is_shown_and_loses_no_change(rig, sandbox, config
     assert (figures.unmapped, figures.queued, figures.failed) == (2, 2, 0)
     assert figures.last_error_type == "ValueError"
     assert "pods default/odd-2: the mapping handlers:of_pod raised ValueError" in figures.last_error
-    until("the condition shows it", lambda: "keys: 2 changes lead to no key yet" in degraded(runs))
+    until("the condition shows it", lambda: "keys: 2 changes are not mapped to keys yet" in degraded(runs))
     lines = [line for line in runs.log.lines if "a filter or mapping has failed" in line.event]
     assert len(lines) == 1
     assert "pods default/odd-1" in lines[0].event

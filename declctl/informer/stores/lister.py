@@ -20,11 +20,12 @@ class Views(Sequence[ObjectView]):
     list that the caller may change. From any thread.
     """
 
-    __slots__ = ("_records",)
+    __slots__ = ("_kind", "_records")
 
-    def __init__(self, records: Sequence[Record]) -> None:
-        """`records` must not be changed after this."""
+    def __init__(self, records: Sequence[Record], kind: type[ObjectView] = ObjectView) -> None:
+        """`records` must not be changed after this; `kind` is the class of the views."""
         self._records = records
+        self._kind = kind
 
     @overload
     def __getitem__(self, at: int) -> ObjectView: ...
@@ -32,17 +33,17 @@ class Views(Sequence[ObjectView]):
     def __getitem__(self, at: slice) -> "Views": ...
     def __getitem__(self, at: int | slice) -> "ObjectView | Views":
         if isinstance(at, slice):
-            return Views(self._records[at])
-        return ObjectView(self._records[at])
+            return Views(self._records[at], self._kind)
+        return self._kind(self._records[at])
 
     def __len__(self) -> int:
         return len(self._records)
 
     def __iter__(self) -> Iterator[ObjectView]:
-        return map(ObjectView, self._records)
+        return map(self._kind, self._records)
 
     def __reversed__(self) -> Iterator[ObjectView]:
-        return map(ObjectView, reversed(self._records))
+        return map(self._kind, reversed(self._records))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Views | list):
@@ -59,9 +60,9 @@ class Views(Sequence[ObjectView]):
         return repr(list(self))
 
 
-def views_of(parts: Sequence[Sequence[Record]]) -> Views:
+def views_of(parts: Sequence[Sequence[Record]], view: type[ObjectView]) -> Views:
     """The objects of several stores, one store after the other. A single list is not copied."""
-    return Views(parts[0] if len(parts) == 1 else list(chain.from_iterable(parts)))
+    return Views(parts[0] if len(parts) == 1 else list(chain.from_iterable(parts)), view)
 
 
 Keys = list[ObjectKey]
@@ -137,8 +138,10 @@ class CacheReader:
         name: str,
         filled_by: Sequence[SyncState] = (),
         namespaces: Collection[str] | None = None,
+        view: type[ObjectView] = ObjectView,
     ) -> None:
         self.name = name
+        self.view = view
         self._namespaces = namespaces  # of which objects may be cached; None for any
         self._readers = tuple(stores)
         self._index_names = index_names
@@ -162,7 +165,7 @@ class CacheReader:
         for store in self._readers:
             record = store.get_by_key(key)
             if record is not None:
-                return ObjectView(record)
+                return self.view(record)
         self._require_namespace(key.rpartition("/")[0])
         return None
 
@@ -181,7 +184,7 @@ class CacheReader:
         found = [store.list_by_namespace(namespace) if namespace else store.list() for store in self._readers]
         if wanted is not None and wanted.requirements:
             found = [[record for record in part if wanted.matches(record.labels)] for part in found]
-        return views_of(found)
+        return views_of(found, self.view)
 
     def by_index(self, name: str, value: str) -> Views:
         """The objects with a value in an index (client-go's ByIndex). Raises UnknownIndex and NotSynced.
@@ -197,7 +200,7 @@ class CacheReader:
         if self._unsynced:
             self._require_sync()
         internal = self._internal(name)
-        return views_of([store.by_index(internal, value) for store in self._readers])
+        return views_of([store.by_index(internal, value) for store in self._readers], self.view)
 
     def index_values(self, name: str) -> Sequence[str]:
         """Every value of an index, each once (ListIndexFuncValues). Raises UnknownIndex and NotSynced."""
@@ -277,6 +280,7 @@ class Lister(CacheReader):
       state. Empty, the default, for stores that are read in any state.
     - `namespaces`: the namespaces that the stores are filled from. A read of another one raises
       UnknownNamespace. None, the default, if every namespace may be read.
+    - `view`: the class of the objects that reads return.
 
     A result has the state of each store at one moment, and does not change later. Two results may have the
     states of two moments: `snapshot` has one for all of its reads. Nothing is decoded before a view is read.
@@ -290,9 +294,15 @@ class Lister(CacheReader):
         name: str = "",
         filled_by: Sequence[SyncState] = (),
         namespaces: Collection[str] | None = None,
+        view: type[ObjectView] = ObjectView,
     ) -> None:
         super().__init__(
-            indexers, index_names=index_names, name=name, filled_by=filled_by, namespaces=namespaces
+            indexers,
+            index_names=index_names,
+            name=name,
+            filled_by=filled_by,
+            namespaces=namespaces,
+            view=view,
         )
         self._indexers = tuple(indexers)
 
@@ -319,7 +329,11 @@ class Lister(CacheReader):
         """As `snapshot`, without a check of the sync."""
         stores = [indexer.snapshot() for indexer in self._indexers]
         return CacheSnapshot(
-            stores, index_names=self._index_names, name=self.name, namespaces=self._namespaces
+            stores,
+            index_names=self._index_names,
+            name=self.name,
+            namespaces=self._namespaces,
+            view=self.view,
         )
 
 

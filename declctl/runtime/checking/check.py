@@ -31,6 +31,7 @@ from declctl.manifest.model import (
     Mode,
     OnError,
     PluginSpec,
+    ResourceSpec,
 )
 from declctl.manifest.values import EntryPoint, FrozenJson
 from declctl.runtime.checking.declaration import (
@@ -354,19 +355,25 @@ def _entries(controller: ControllerSpec) -> Iterable[DeclaredEntry]:
             yield _entry("filter", handler.name, handler.resource, handler.filter.entry_point, path)
         yield from _watch_entries(handler, controller)
     for resource in controller.resources:
-        if resource.transform.entry_point is not None:
-            path = (*resource.path, "transform", "entryPoint")
-            yield _entry("transform", resource.name, resource.name, resource.transform.entry_point, path)
-        for indexer in resource.indexers:
-            if indexer.entry_point is not None:
-                path = (*indexer.path, "entryPoint")
-                yield _entry("indexer", indexer.name, resource.name, indexer.entry_point, path)
+        yield from _resource_entries(resource)
     for step in controller.lifecycle.startup:
         yield _entry("startup", str(step.entry_point), "", step.entry_point, (*step.path, "entryPoint"))
     for step in controller.lifecycle.shutdown:
         yield _entry("shutdown", str(step.entry_point), "", step.entry_point, (*step.path, "entryPoint"))
     for schedule in controller.schedules:
         yield _entry("schedule", schedule.name, "", schedule.entry_point, (*schedule.path, "entryPoint"))
+
+
+def _resource_entries(resource: ResourceSpec) -> Iterable[DeclaredEntry]:
+    if resource.object_type is not None:
+        yield _entry("type", resource.name, resource.name, resource.object_type, (*resource.path, "type"))
+    if resource.transform.entry_point is not None:
+        path = (*resource.path, "transform", "entryPoint")
+        yield _entry("transform", resource.name, resource.name, resource.transform.entry_point, path)
+    for indexer in resource.indexers:
+        if indexer.entry_point is not None:
+            path = (*indexer.path, "entryPoint")
+            yield _entry("indexer", indexer.name, resource.name, indexer.entry_point, path)
 
 
 def _watch_entries(handler: HandlerSpec, controller: ControllerSpec) -> Iterable[DeclaredEntry]:

@@ -26,6 +26,7 @@ Use = Literal[
     "index",
     "indexer",
     "transform",
+    "type",
     "startup",
     "shutdown",
     "schedule",

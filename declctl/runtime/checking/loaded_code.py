@@ -43,7 +43,9 @@ from declctl.hooks.plugins import find, load, loaded_version, require_loaded
 from declctl.hooks.registry import SCHEDULE, PluginRegistry, Predicate, key_function, predicate
 from declctl.kit import yield_interpreter
 from declctl.kit.documents import document_of
+from declctl.kit.text import exception_text
 from declctl.objects import KubeObject, ObjectView
+from declctl.objects.typed import Object, typed_fields
 from declctl.runtime.checking.declaration import (
     CodeRule,
     Declaration,
@@ -138,6 +140,7 @@ class LoadedCode:
         # By the name of the plugin, also of plugins that could not be loaded.
         self.plugin_configs: dict[str, Mapping[str, Any]] = {}
         # By the name of the resource: from the manifest and from hooks.
+        self.types: dict[str, type[Object[Any, Any]]] = {}  # classes of the objects
         self.transforms: dict[str, Transform] = {}  # several are composed, in the order of the manifest
         self.indexers: dict[str, list[LoadedIndexer]] = {}
         self.from_hooks = FromHooks()  # those of them that are from hooks
@@ -180,6 +183,10 @@ class LoadedCode:
         Plugins and handler files come first, in manifest order; then the steps of `spec.lifecycle`.
         """
         return (*self._registry.of(hook), *self._steps.get(hook, ()))
+
+    def view_of(self, resource: str) -> type[ObjectView]:
+        """The class of the objects of a resource that its handlers and listers make."""
+        return self.types.get(resource, ObjectView)
 
     def add_step(self, hook: str, implementation: Implementation) -> None:
         """Add a step of `spec.lifecycle`."""
@@ -333,6 +340,8 @@ class _Builder:
             elif entry.use == "filter":
                 found = predicate(str(entry.entry_point), self._function(entry), self._declaration.bundle)
                 self.loaded_code.filters[entry.name] = found
+            elif entry.use == "type":
+                self.loaded_code.types[entry.resource] = self._class(entry)
             elif entry.use == "transform":
                 self._compose(entry.resource, self._function(entry))
             elif entry.use == "indexer":
@@ -426,6 +435,27 @@ class _Builder:
                 suggestion="write module:function",
             )
         return target
+
+    def _class(self, entry: DeclaredEntry) -> type[Object[Any, Any]]:
+        """The class of typed objects of a resource, whose types can be read."""
+        found, text = self._namespace.resolve(str(entry.entry_point)), str(entry.entry_point)
+        if not isinstance(found, type) or not issubclass(found, Object):
+            what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
+            raise EntryPointError(
+                f"{text} is {what}, and a class that derives from declctl.Object is wanted here",
+                code=codes.UNUSABLE,
+                suggestion="write class Name(declctl.Object[Spec, Status]), and name it here",
+            )
+        for each in typed_fields(found):
+            try:
+                each.check()
+            except Exception as fault:
+                raise EntryPointError(
+                    f"{text}: {each.name} can't be read from JSON: {exception_text(fault)}",
+                    code=codes.UNREADABLE_TYPE,
+                    suggestion="use structs, dataclasses, TypedDicts, models of pydantic, and types of JSON",
+                ) from fault
+        return cast("type[Object[Any, Any]]", found)
 
     def hooks_of_resources(self) -> None:
         for resource, names in self._serving.items():

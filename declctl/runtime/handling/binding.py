@@ -139,6 +139,7 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     watches: Sequence[WatchStatistics] = ()
     p50_seconds: float = 0.0  # of the newest calls, as `p95_seconds`
     p99_seconds: float = 0.0
+    durations: Sequence[float] = ()  # of the newest calls, in seconds, the oldest first
     leftovers: int = 0  # objects outside of the scope of the handler that have it
     resource: str = ""  # its name in the manifest
     lag: HistogramFigures | None = None  # from a change, when it was queued for the handler, to its call
@@ -268,10 +269,10 @@ def _old_of(notification: Notification) -> Record | None:
     return notification.old if notification.type is _MODIFIED else None
 
 
-def entering_or_leaving(change: Change, result: Notification) -> Change:
-    """The change for a hook, if the filter has turned it into another type."""
+def entering_or_leaving(change: Change, result: Notification, view: type[ObjectView]) -> Change:
+    """The change for a hook, if the filter has turned it into another type; `view` is of its binding."""
     return msgspec.structs.replace(
-        change, type=result.type, obj=ObjectView(result.record), old=None, initial=False, reason=result.reason
+        change, type=result.type, obj=view(result.record), old=None, initial=False, reason=result.reason
     )
 
 
@@ -320,6 +321,7 @@ class CallBinding:
     code: tuple[str, ...] = field(default=(), compare=False)
     tally: CallTally = field(default_factory=CallTally, compare=False)
     isolation: Isolation | None = field(default=None, compare=False)  # of an isolated handler
+    view: type[ObjectView] = ObjectView  # the class of the objects that hooks receive
     # Both are made before the commit, which has to be short.
     policy: DeliveryPolicy = field(init=False, compare=False)
     backoff: Backoff = field(init=False, compare=False)  # of changes that have failed

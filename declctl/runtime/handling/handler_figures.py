@@ -180,7 +180,13 @@ class HandlerFigures:
             found |= {"lag": self._lag.figures(), "duration": self._duration.figures()}
             durations = tuple(self._durations)
         p50, p95, p99 = percentiles(durations, 0.5, 0.95, 0.99)
-        return {**found, "p50_seconds": p50, "p95_seconds": p95, "p99_seconds": p99}
+        return {
+            **found,
+            "durations": durations,
+            "p50_seconds": p50,
+            "p95_seconds": p95,
+            "p99_seconds": p99,
+        }
 
     def lasting_streak(self) -> HandlerProblem | None:
         """The failed calls since the last success, if they are the state of the handler; else None."""

@@ -49,7 +49,7 @@ from declctl.kit.pending import ItemState
 from declctl.kit.secret_values import is_secret
 from declctl.kit.worker_pool import end_cancellation, ends_worker
 from declctl.manifest.model import OnFailure
-from declctl.objects import Cause, Change, ChangeReason, ChangeType, Notification, ObjectView
+from declctl.objects import Cause, Change, ChangeReason, ChangeType, Notification
 from declctl.objects.expressions import EvaluationFailed
 from declctl.runtime.handling.binding import (
     CallBinding,
@@ -671,7 +671,7 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
                 return False
             self.outcome = FilterOutcome(notification, result)
             if result is not notification:
-                self.change = entering_or_leaving(self.change, result)
+                self.change = entering_or_leaving(self.change, result, self.binding.view)
                 self.implementations = _event_target(self.binding).select(result.type)
         return bool(self.implementations)
 
@@ -690,8 +690,8 @@ class EventInvocations(Invocations[Notification]):
         change = Change(
             type=kind,
             resource=binding.plan.resource,
-            obj=ObjectView(record),
-            old=None if old is None else ObjectView(old),
+            obj=binding.view(record),
+            old=None if old is None else binding.view(old),
             initial=notification.initial,
             final_state_unknown=notification.final_state_unknown,
             reason=notification.reason,

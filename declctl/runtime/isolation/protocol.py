@@ -44,6 +44,7 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=0):
     """The first message: the handler of the child, and what all of its calls have in common."""
 
     handler: str
+    resource: str  # its name in the manifest
     generation: int
     resources: list[str]  # the names of `ctx.listers`
     snapshots: list[str]  # the names of `ctx.snapshots`

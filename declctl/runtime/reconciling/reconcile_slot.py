@@ -100,7 +100,7 @@ class ReconcileBinding(HandlerBinding):
 class LeftoverCache(Protocol):
     """The objects outside of the scope of a handler that have its finalizer (`leftovers`)."""
 
-    def get(self, key: str) -> ObjectView | None:
+    def get(self, key: str) -> Record | None:
         """The newest state of an object; None if it is not known. From any thread."""
         ...
 
@@ -150,7 +150,8 @@ class Reconciliations(Invocations[Reasons]):
             obj = own.read(item.key, None if snapshots is None else snapshots.get(binding.plan.resource))
             if obj is None and left is not None:
                 undecided = left.is_undecided(item.key)
-                obj, in_scope = left.get(item.key), False
+                record, in_scope = left.get(item.key), False
+                obj = None if record is None else binding.view(record)
         except NotSynced as fault:
             unread = fault
         causes, before = tuple(item.value.causes), None if retry is None else retry.request
@@ -237,7 +238,7 @@ class Reconciliations(Invocations[Reasons]):
         are = "are no keys" if len(found) > 1 else "is no key"
         so_far = "" if times == 1 else f" ({times:,} changes by now)"
         self._log.warning(
-            f"{self._name}: {source.resource} {notification.key} leads nowhere by {source.way}: "
+            f"{self._name}: {source.resource} {notification.key} is not mapped by {source.way}: "
             f"{texts}{more} {are} of the reconciled kind{so_far}; a key is namespace/name, or a name",
             handler=self._name,
             key=str(notification.key),
@@ -477,7 +478,9 @@ class ReconcileSlot(HandlerSlot[Reasons]):
     def unmapped(self) -> str:
         """The changes whose keys are not known, in words; empty if there are none."""
         faults = self._unmapped.faults
-        return f"{self.name}: {len(faults):,} changes lead to no key yet: {faults[-1]}" if faults else ""
+        return (
+            f"{self.name}: {len(faults):,} changes are not mapped to keys yet: {faults[-1]}" if faults else ""
+        )
 
     @property
     def is_idle(self) -> bool:

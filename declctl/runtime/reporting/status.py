@@ -3,6 +3,7 @@
 Each figure of the document and of the metrics is one row of a table (`Figure`).
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,12 +33,13 @@ from declctl.runtime.threads import AbandonedCall
 from declctl.runtime.watchdog import MachineryStatus
 from declctl.transport import RequestTotal, ServerStatus
 from declctl.workqueue import DURATION_BOUNDS
-from declctl.writes import RecordedEvents, WaitingWrites, WriteTotal
+from declctl.writes import KindWrites, RecordedEvents, WaitingWrites, WriteTotal
 
 if TYPE_CHECKING:  # imported only for a manifest with an election
     from declctl.leadership import LeadershipStatus
 
 _Watches = Sequence[InformerStatistics]
+_CHANGES_KEPT = 100  # of the conditions
 _NAMED_NAMESPACES = 100  # of the namespaces of one resource, in the document
 
 
@@ -63,7 +65,7 @@ SUSPENDED = "Suspended"
 """The state of a plugin whose circuit breaker is not closed."""
 
 _LEFT_OUT = "Objects that are not cached: dropped by the transform, or because it failed."
-_READ = "Objects that were read: projected in part, or decoded whole."
+_READ = "Objects that were read: projected in part, or fully decoded."
 _CALLS = "Calls, by result."
 _RUNS = "Times of a schedule, by result: calls, and times at which nothing was called."
 
@@ -122,7 +124,7 @@ PROCESS_FIGURES = (
     Figure(
         "file_watch_failures",
         "declctl_file_watch_failures",
-        "Looks at the bundle's files that failed, so that edits were not noticed.",
+        "Failed checks of the bundle's files, so that edits were not noticed.",
         read=lambda s: s.file_watch.failures,
     ),
     Figure(
@@ -138,7 +140,13 @@ PROCESS_FIGURES = (
         "Requests of ctx.apply, ctx.apply_set and ctx.patch_status that were repeated, by reason.",
         label="reason",
     ),
-    Figure("leader", "declctl_leader", "1 if this process acts.", counts=False, read=lambda s: int(s.leader)),
+    Figure(
+        "leader",
+        "declctl_leader",
+        "1 if this process leads, or there is no election.",
+        counts=False,
+        read=lambda s: int(s.leader),
+    ),
 )
 # In the order of the document. A row without the name of a metric is shown in the document alone.
 RESOURCE_FIGURES = (
@@ -210,7 +218,7 @@ DECODING_FIGURES = (
     Figure(
         "trainings",
         "declctl_frame_trainings",
-        "Attempts to learn a dictionary that makes frames smaller.",
+        "Attempts to train a dictionary that compresses frames better.",
     ),
     Figure(
         "dictionaries",
@@ -263,18 +271,18 @@ HANDLER_FIGURES = (
     Figure(
         "unmapped",
         "declctl_handler_unmapped",
-        "Changes that lead to no key yet, as a filter or a mapping has failed on them; they are tried again.",
+        "Changes that are not mapped to a key yet, as a filter or a mapping has failed; they are retried.",
         counts=False,
     ),
     Figure(
         "no_keys",
         "declctl_handler_no_keys",
-        "Values that mapTo has found and that are no keys: they lead nowhere.",
+        "Values found by mapTo that are no valid keys, and are ignored.",
     ),
     Figure(
         "own_writes",
         "declctl_handler_own_writes",
-        "Times that a key was due because of the handler's own writes alone, and led to no call.",
+        "Keys that were not processed, as only the handler's own writes had changed their objects.",
     ),
     Figure(
         "cache_waits",
@@ -309,7 +317,7 @@ HANDLER_FIGURES = (
     Figure(
         "gone",
         "declctl_handler_gone",
-        "Calls that ended because the object was gone that they would have read or written.",
+        "Calls that ended because the object that they would have read or written no longer exists.",
     ),
     Figure(
         "conflicts",
@@ -402,7 +410,7 @@ WORKQUEUE_FIGURES = (
     Figure(
         "work_duration_seconds",
         "workqueue_work_duration_seconds",
-        "How long a worker has had a key.",
+        "How long a worker has processed a key.",
         histogram=True,
         read=lambda s: HistogramFigures(
             DURATION_BOUNDS, s.work_duration_seconds_bucket, s.work_duration_seconds_sum
@@ -411,13 +419,13 @@ WORKQUEUE_FIGURES = (
     Figure(
         "unfinished_work_seconds",
         "workqueue_unfinished_work_seconds",
-        "How long workers have had the keys that they have now, in total: growth means that calls hang.",
+        "For how long the keys in process have been processed, in total: growth means that calls hang.",
         counts=False,
     ),
     Figure(
         "longest_running_processor_seconds",
         "workqueue_longest_running_processor_seconds",
-        "How long a worker has had the key that it has had for the longest time.",
+        "For how long the longest-running worker has processed its key.",
         counts=False,
     ),
     Figure("retries_total", "workqueue_retries", "Failed keys that were added again."),
@@ -570,6 +578,8 @@ class Conditions:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._conditions: dict[str, ControllerCondition] = {}
+        # Of the status, the oldest first.
+        self._changes: deque[ControllerCondition] = deque(maxlen=_CHANGES_KEPT)
 
     def set(
         self, kind: str, *, holds: bool, reason: str, message: str = "", others: Sequence[str] = ()
@@ -580,7 +590,10 @@ class Conditions:
         changed = before is None or before.status != status
         # As in Kubernetes, a new reason or message is no transition.
         since = self._clock.now() if before is None or changed else before.last_transition_time
-        self._conditions[kind] = ControllerCondition(kind, status, reason, message, since, others)
+        condition = ControllerCondition(kind, status, reason, message, since, others)
+        self._conditions[kind] = condition
+        if before is not None and changed:
+            self._changes.append(condition)
         return changed
 
     def set_faults(self, kind: str, faults: Mapping[str, Sequence[str]], *, holds: bool) -> bool:
@@ -599,6 +612,10 @@ class Conditions:
     def all(self) -> tuple[ControllerCondition, ...]:
         """Every condition that was stated, in the order of first statement."""
         return tuple(self._conditions.values())
+
+    def changes(self) -> tuple[ControllerCondition, ...]:
+        """The newest 100 changes of a status, the oldest first, each as the condition was from then on."""
+        return tuple(self._changes)
 
 
 class LastReload(msgspec.Struct, frozen=True):
@@ -813,11 +830,13 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     leader_election: "LeadershipStatus | None" = None  # None without an election
     client_requests: Sequence[RequestTotal] = ()  # to the API server, by method and result
     log_level: LogLevelStatus | None = None  # None: that of the start
+    condition_changes: Sequence[ControllerCondition] = ()  # of the status, the oldest first
+    kind_writes: Sequence[KindWrites] = ()  # by handler, kind and verb; Kubernetes Events, too
     process: str = ""  # its pod; outside of a cluster, its machine and its id
 
     def document(self) -> dict[str, Any]:
         """As JSON has it; the contract of `GET /status`."""
-        return document_of(self, without=_METRICS_ALONE) | {
+        return document_of(self, without=_NOT_AS_THEY_ARE) | {
             "handlers": [_document(HANDLER_FIGURES, handler) for handler in self.handlers],
             "schedules": [_document(SCHEDULE_FIGURES, schedule) for schedule in self.schedules],
             "writes": [_document(WRITE_FIGURES, total) for total in self.writes],
@@ -825,8 +844,8 @@ class ControllerStatus(msgspec.Struct, frozen=True):
         }
 
 
-# Fields of the status that the metrics have, and the document not, or in another form.
-_METRICS_ALONE = (
+# Fields of the status that the metrics or the page have, and the document not, or in another form.
+_NOT_AS_THEY_ARE = (
     "handlers",
     "schedules",
     "writes",
@@ -837,6 +856,8 @@ _METRICS_ALONE = (
     "client_requests",
     "warning_totals",
     "others",
+    "condition_changes",
+    "kind_writes",
 )
 # Moments of a monotonic clock mean nothing to another process; the document has ages instead.
 _ON_A_CLOCK = ("last_event_at", "error_since")

@@ -172,14 +172,14 @@ def test_an_order_says_what_became_of_it(ask, process, order, path, result, stat
 
 @pytest.mark.guarantee("G21", "G25")
 def test_history_lists_the_attempts(ask, process):
-    """One line for each, with what runs and what can come back; json is the document."""
+    """One line for each, with what runs and what is kept; json is the document."""
     first = {"generation": 1, "time": "2026-01-01T12:00:00Z", "result": "Applied", "reason": "Started"}
     first |= {"bundleHash": "4f2c" * 16, "message": "", "changes": []}
     second = {**first, "generation": 2, "reason": "Applied", "changes": ["~handler notify (code)"]}
     refused = {**second, "result": "Refused", "reason": "SyntaxError", "message": "handlers.py:4: no"}
     process.answers(200, {"attempts": [first, second, refused], "generation": 2, "kept": [1]})
     lines = ask("history").lines
-    assert [line.split("  ")[0] for line in lines] == ["GENERATION", "1 (can come back)", "2 (runs)", "2"]
+    assert [line.split("  ")[0] for line in lines] == ["GENERATION", "1 (kept)", "2 (runs)", "2"]
     assert "4f2c4f2c4f2c " in lines[1]
     assert lines[2].endswith("~handler notify (code)")
     assert lines[3].endswith("handlers.py:4: no")

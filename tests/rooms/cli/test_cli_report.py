@@ -192,9 +192,9 @@ def test_what_not_each_controller_has_is_a_table_of_its_own(shown):
         "ABANDONED CALL FOR AT\nthe index byNode of pods 61s /app/handlers.py:12 in by_node\n",
         "\nweb pods annotation (example.dev/app) 3 5 1,234 2\n",
         "WRITES OF VERB RESULT COUNT\nweb apply succeeded 12\nweb patch_status skipped 4\n",
-        "WAITS FOR THE RATE LIMIT WRITES FOR\nweb 1,300 26s\n",
-        "WARNING OF THE SERVER FOR HANDLER COUNT LAST TEXT\nv1 Pod web 7 5s ago a is gone\n",
-        "LOG LEVEL START SET BACK\ndebug info in 10m\n",
+        "RATE-LIMITED HANDLER WAITING WRITES FOR\nweb 1,300 26s\n",
+        "API SERVER WARNING FOR HANDLER COUNT LAST TEXT\nv1 Pod web 7 5s ago a is gone\n",
+        "LOG LEVEL START RESET\ndebug info in 10m\n",
     ):
         assert table in f"{text}\n"
     for words in ("SCHEDULE", "2026-01-02T02:00:00Z", "Failed", "KeyError: 'team'", "WATCH OF"):
@@ -222,7 +222,7 @@ INDEX = {"count": 3, "last": "KeyError on default/a at handlers.py:4: 'team'"}
         ({"decoding": WELL}, ""),
         (
             {"decoding": {**WELL, "unexpected": 3, "unread": 1, "failed": 2, "lastFault": FAULT}},
-            f", 3 decoded whole, 1 kept unread, 2 failed in the transform (the last: {FAULT})",
+            f", 3 fully decoded, 1 not decodable, 2 failed in the transform (the last: {FAULT})",
         ),
         (
             {"informers": [{"indexFaults": {"byTeam@handlers:by_team#4f2c": INDEX}}]},
@@ -249,7 +249,7 @@ def test_dead_letters_are_a_table(capsys):
     """)
     print_dead_letters({"deadLetters": [letter]}, now=NOW)
     assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[:2]] == [
-        "HANDLER KEY TYPE ATTEMPTS CHANGES GIVEN UP GENERATION ERROR",
+        "HANDLER KEY TYPE ATTEMPTS CHANGES FAILED GENERATION ERROR",
         "notify default/web-0 Modified 5 2 3m ago 6 TimeoutError: slack",
     ]
     print_dead_letters({"deadLetters": []}, now=NOW)

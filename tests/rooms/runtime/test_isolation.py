@@ -119,7 +119,7 @@ def _made(
         timeout=timeout,
         isolation=IsolationSpec(mode=IsolationMode.PROCESS, **limits),
     )
-    begin = Begin("score", 1, ["pods"], [], False)
+    begin = Begin("score", "pods", 1, ["pods"], [], False)
     template = template or MadeUpTemplate(behave)
     children = HandlerChildren(plan, begin, template, ProcessRegistry())
     children.made_up = template  # type: ignore[attr-defined]

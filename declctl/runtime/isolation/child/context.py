@@ -64,13 +64,17 @@ class ParentLog:
 class CacheOfParent:
     """A lister or a snapshot of the parent's cache: the reads of `CacheReader`, each a question.
 
-    `source` is the kind (lister, snapshot, taken) and the name or number, as the parent knows it.
+    `source` is the kind (lister, snapshot, taken) and the name or number, as the parent knows it; `view` is
+    the class of the objects.
     """
 
-    def __init__(self, channel: CallChannel, source: tuple[str, str | int], name: str) -> None:
+    def __init__(
+        self, channel: CallChannel, source: tuple[str, str | int], name: str, view: type[ObjectView]
+    ) -> None:
         self._channel = channel
         self._source = source
         self.name = name
+        self.view = view
 
     @property
     def has_synced(self) -> bool:
@@ -80,16 +84,16 @@ class CacheOfParent:
     def get(self, key: str) -> ObjectView | None:
         """See `CacheReader.get`."""
         found = self._read("get", str(key))
-        return None if found is None else msgspec.convert(found, ObjectView, dec_hook=from_plain)
+        return None if found is None else self._views([found])[0]
 
     def list(self, *, namespace: str | None = None, selector: Selector | None = None) -> Views:
         """See `CacheReader.list`."""
         wanted = str(selector) if isinstance(selector, LabelSelector) else selector
-        return _views(self._read("list", namespace, wanted))
+        return self._views(self._read("list", namespace, wanted))
 
     def by_index(self, name: str, value: str) -> Views:
         """See `CacheReader.by_index`."""
-        return _views(self._read("by_index", name, value))
+        return self._views(self._read("by_index", name, value))
 
     def index_values(self, name: str) -> Sequence[str]:
         """See `CacheReader.index_values`."""
@@ -105,7 +109,7 @@ class CacheOfParent:
 
     def snapshot(self) -> "CacheOfParent":
         """All objects at this moment, for any number of reads of this call."""
-        return CacheOfParent(self._channel, ("taken", self._read("snapshot")), self.name)
+        return CacheOfParent(self._channel, ("taken", self._read("snapshot")), self.name, self.view)
 
     def __len__(self) -> int:
         return int(self._read("len"))
@@ -124,14 +128,14 @@ class CacheOfParent:
     def _read(self, what: str, *given: Any) -> Any:
         return self._channel.ask("read", list(self._source), what, *given)
 
+    def _views(self, found: Any) -> Views:
+        plain = msgspec.convert(found, list[ObjectView], dec_hook=from_plain)
+        return Views(list(map(record_of, plain)), self.view)
 
-def _views(found: Any) -> Views:
-    return Views(list(map(record_of, msgspec.convert(found, list[ObjectView], dec_hook=from_plain))))
 
-
-def snapshot_of_parent(channel: CallChannel, name: str) -> CacheSnapshot:
+def snapshot_of_parent(channel: CallChannel, name: str, view: type[ObjectView]) -> CacheSnapshot:
     """A snapshot of `includeSnapshotsFrom`."""
-    return cast("CacheSnapshot", CacheOfParent(channel, ("snapshot", name), name))
+    return cast("CacheSnapshot", CacheOfParent(channel, ("snapshot", name), name, view))
 
 
 class WritesOfParent:

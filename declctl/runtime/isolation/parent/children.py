@@ -518,7 +518,8 @@ def isolated_handlers(  # noqa: PLR0913 - what a generation is made of
     template = Template(declaration_of(declaration, hooks), hooks, limit=limit, log=log)
     children: dict[str, HandlerChildren] = {}
     for each in isolated:
-        begin = Begin(each.name, number, list(resources), list(each.include_snapshots_from), dry_run)
+        snapshots = list(each.include_snapshots_from)
+        begin = Begin(each.name, each.resource, number, list(resources), snapshots, dry_run)
         children[each.name] = HandlerChildren(each, begin, template, registry)
     return IsolatedHandlers(template, children, declaration, registry)
 
@@ -529,9 +530,13 @@ def is_isolated(handler: HandlerPlan) -> bool:
 
 
 def declaration_of(declaration: Declaration, handlers: Container[str]) -> Declaration:
-    """The part of a declaration that the hooks of these handlers need."""
+    """The part of a declaration that the hooks of these handlers need; they may read any resource."""
     uses = ("handler", "reconciler", "finalizer")
-    entries = tuple(each for each in declaration.entries if each.use in uses and each.name in handlers)
+    entries = tuple(
+        each
+        for each in declaration.entries
+        if each.use == "type" or (each.use in uses and each.name in handlers)
+    )
     named = {each.plugin for each in entries}
     plugins = tuple(each for each in declaration.plugins if each.name in named)
     return replace(declaration, entries=entries, plugins=plugins)
