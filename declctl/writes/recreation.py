@@ -30,7 +30,8 @@ IsOwn = Callable[[KubeObject], bool]
 _INVALID = 422
 _SECONDS = 5.0  # that one call waits for the end of what it has deleted
 _PAUSE = 0.05  # seconds before the first look; each further one waits twice as long
-_MOST_OBJECTS = 10_000  # that were made again, which are remembered
+_AGAIN_SECONDS = 60.0  # between two times that an object is made again
+_MOST_OBJECTS = 1000  # that were made again, which are remembered
 # Messages of kube-apiserver about changes, for the advice alone.
 _OF_A_CHANGE = re.compile(r"immutable|may not change|cannot change|updates to .* are forbidden")
 
@@ -59,8 +60,8 @@ def is_of_handler(obj: KubeObject, manager: str, owner: str) -> bool:
 class Recreation:
     """Sends applies, and makes an object again if the server refuses to change it. On the loop of the gate.
 
-    It remembers what it has made: an object that is refused as it was made is changed by somebody else, and
-    would be made again without end.
+    It remembers what it has made. An object that is refused as it was made is changed by somebody else, and
+    would be made again without end. Two applies that want different things would make it again in each call.
     """
 
     def __init__(
@@ -70,7 +71,8 @@ class Recreation:
         self._send = send
         self._clock = clock
         self._log = log
-        self._made: OrderedDict[str, KubeObject | None] = OrderedDict()  # bodies by uid; the oldest first
+        # By uid, the body of what was made again, and when (monotonic seconds); the oldest first.
+        self._made: OrderedDict[str, tuple[KubeObject | None, float]] = OrderedDict()
 
     async def apply(
         self,
@@ -104,9 +106,12 @@ class Recreation:
             raise error from None
         if not is_own(live):
             raise _explained(error, f"it is not made again, as {write.manager} has not made it alone")
-        uid = str(live["metadata"].get("uid"))
-        if uid in self._made and self._made[uid] == write.body:
+        made = self._made.get(str(live["metadata"].get("uid")))
+        if made is not None and made[0] == write.body:
             why = "it is not made again, as it was made so: somebody else, such as a webhook, changes it"
+            raise _explained(error, why)
+        if made is not None and (ago := self._clock.monotonic() - made[1]) < _AGAIN_SECONDS:
+            why = f"it was made again {ago:.0f} s ago, and is so once in {_AGAIN_SECONDS:.0f} s at most"
             raise _explained(error, why)
         try:
             await self._gate.check_new(write)
@@ -135,7 +140,7 @@ class Recreation:
         body["metadata"] = {**body["metadata"], "resourceVersion": NO_VERSION}
         made = structs.replace(write, body=body, repeats_conflict=False, awaits_event=True)
         written = await self._gate.send(made, origin)
-        self._made[written.uid] = write.body
+        self._made[written.uid] = write.body, self._clock.monotonic()
         if len(self._made) > _MOST_OBJECTS:
             self._made.popitem(last=False)
         if self._log is not None:
