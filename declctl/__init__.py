@@ -68,7 +68,9 @@ if TYPE_CHECKING:
         Requeue,
     )
     from declctl.objects.custom_resource import Column, CustomResource, custom_resource
+    from declctl.objects.differences import Difference, diff
     from declctl.objects.typed import Object, field
+    from declctl.runtime.handling.context import Context
     from declctl.runtime.library import SharedInformerFactory
     from declctl.transport import Client
     from declctl.workqueue import (
@@ -149,6 +151,8 @@ _ROOMS = MappingProxyType(
         ),
         "objects.custom_resource": ("Column", "CustomResource", "custom_resource"),
         "objects.typed": ("Object", "field"),
+        "objects.differences": ("Difference", "diff"),
+        "runtime.handling.context": ("Context",),
         "runtime.library": ("SharedInformerFactory",),
         "transport": ("Client",),
         "workqueue": (
@@ -182,10 +186,12 @@ __all__ = [
     "Column",
     "Condition",
     "Conflict",
+    "Context",
     "CrossNamespaceOwner",
     "CustomResource",
     "DeclctlError",
     "DeletedFinalStateUnknown",
+    "Difference",
     "FakeControllerSource",
     "FilteringResourceEventHandler",
     "InformerWatcher",
@@ -231,6 +237,7 @@ __all__ = [
     "__version__",
     "custom_resource",
     "default_rate_limiter",
+    "diff",
     "field",
     "field_index",
     "hookimpl",

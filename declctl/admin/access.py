@@ -17,7 +17,7 @@ minute.
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, cast
 
@@ -247,6 +247,9 @@ def _nothing(key: str) -> str | None:
     return "" if key == "message" else None
 
 
+OpenHandler = Callable[[web.Request, bool], web.StreamResponse | Awaitable[web.StreamResponse]]
+
+
 class Access:
     """The rules of one address. Used on one loop.
 
@@ -322,9 +325,7 @@ class Access:
             return None
         return decision.sentence or "The token does not count any more."
 
-    def open(
-        self, handler: Callable[[web.Request, bool], web.StreamResponse], *, probe: bool = False
-    ) -> Handler:
+    def open(self, handler: OpenHandler, *, probe: bool = False) -> Handler:
         """A handler for all clients; its second argument says whether texts may be shown.
 
         A wrong token is refused, as its sender wants to see everything; for a `probe` it is ignored. The
@@ -336,7 +337,8 @@ class Access:
             texts = decision.verdict is AccessVerdict.ALLOWED
             if not texts and not probe and "Authorization" in request.headers:
                 return self._refused(request, decision)
-            return handler(request, texts)
+            shown = handler(request, texts)
+            return shown if isinstance(shown, web.StreamResponse) else await shown
 
         return show
 

@@ -172,15 +172,23 @@ class RecentReads:
     def __init__(self, runtime: "Runtime", recent: RecentFigures) -> None:
         self._runtime = runtime
         self._recent = recent
-        self._number, self._text = 0, ""  # the document of a sample is the same for all who ask
+        self._made: tuple[int, str] = 0, ""  # the document of a sample is the same for all who ask
 
-    def figures(self, _request: web.Request, _texts: bool) -> web.StreamResponse:
+    async def figures(self, _request: web.Request, _texts: bool) -> web.StreamResponse:
         """The figures of the last 15 minutes, with reloads and conditions as marks; no text is in them."""
-        if self._number != self._recent.number:
-            self._number = self._recent.number
+        number, text = self._made
+        if number != self._recent.number:
             found = marks(self._runtime.status(), self._runtime.history()["attempts"])
-            self._text = to_json(self._recent.document(found))
-        return web.Response(text=self._text, content_type="application/json")
+
+            def written() -> tuple[int, str]:
+                document = self._recent.document(found)
+                return document["sample"], to_json(document)
+
+            # Those of dozens of handlers take too long for the machinery loop.
+            self._made = _, text = await asyncio.to_thread(written)
+        shown = web.Response(text=text, content_type="application/json")
+        shown.enable_compression()
+        return shown
 
 
 class DeadLetterOffice:

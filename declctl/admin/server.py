@@ -621,7 +621,7 @@ def application(
     app = web.Application(
         middlewares=[connections.watch, as_sentences(), access.check_sender, access.check_controller]
     )
-    app.router.add_get("/", access.open(page(runtime)))
+    app.router.add_get("/", access.open(page(runtime, recent)))
     app.router.add_get("/healthz", probes.alive)
     app.router.add_get("/readyz", access.open(probes.ready, probe=True))
     app.router.add_get("/status", access.open(probes.status))

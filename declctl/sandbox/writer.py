@@ -189,6 +189,8 @@ class Writer:
         if kind.custom:
             causes += schemas.faults(kind, new, old, write.subresource, write.warnings)
         validation.check(kind, new, causes)
+        if kind.custom:
+            schemas.write_numbers(new)
         if kind.custom and write.subresource != "status":
             write.warnings.extend(schemas.finalizer_warnings(new, old))
 

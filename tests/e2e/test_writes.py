@@ -170,7 +170,7 @@ async def single(obj, ctx):
 
 async def refusal(call):
     try:
-        return await call
+        return await asyncio.create_task(call)
     except Exception as error:
         return type(error).__name__
 

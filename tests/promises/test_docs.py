@@ -126,6 +126,14 @@ def test_pictures_are_small() -> None:
     assert [picture.name for picture in pictures if picture.stat().st_size > 200_000] == []
 
 
+@pytest.mark.parametrize(
+    "page", [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "reference").glob("*.md")], ids=str
+)
+def test_a_page_says_for_whom_it_is(page: Path) -> None:
+    """A reader knows after one sentence whether to read on."""
+    assert page.read_text("utf-8").split("\n\n")[1].startswith(("For ", "This page is for "))
+
+
 @pytest.mark.parametrize("page", _LINKING, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     """No link within the repository is dead, and no heading that it names is gone."""

@@ -3,6 +3,8 @@
 - `elements`: a tree of elements, as HTML and as JSON.
 - `values`: how moments, sizes and other values are written.
 - `alarms`: what is wrong, and what to do.
+- `trends`: the last 15 minutes, as figures with lines.
+- `graph`: the picture of what the manifest connects.
 - `sections`: the content as trees of elements.
 - `assets`: the frame of the page, its style sheet and its script, which this module puts together.
 
@@ -12,22 +14,29 @@ elements that differ. It polls, because a stream of events would occupy one of t
 address answers at a time, for as long as the page is open.
 """
 
+import asyncio
 import hashlib
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from aiohttp import web
 
-from declctl.admin.access import answer
 from declctl.admin.page.alarms import Level, alarm_elements, alarms
 from declctl.admin.page.elements import html
-from declctl.admin.page.sections import head, navigation, sections, view
+from declctl.admin.page.graph import GraphPicture
+from declctl.admin.page.sections import View, head, navigation, sections, view
+from declctl.admin.page.trends import Trends
 from declctl.admin.page.values import moment
 from declctl.kit import Clock, SystemClock
+from declctl.manifest import Plan
+from declctl.objects import GroupVersionKind
+from declctl.runtime.reporting.recent_figures import RecentFigures
+from declctl.runtime.reporting.status import ControllerStatus
 
 if TYPE_CHECKING:  # for annotations alone
     from declctl.runtime.runtime import Runtime
@@ -67,38 +76,63 @@ _HEADERS = {
 }
 
 
+class _Pictures:
+    """Keeps the picture of the graph until another plan runs, or another kind is written. From any thread."""
+
+    def __init__(self) -> None:
+        self._made: tuple[Plan, Sequence[tuple[str, GroupVersionKind, str]], GraphPicture] | None = None
+
+    def of(self, plan: Plan, status: ControllerStatus) -> GraphPicture:
+        """The picture of a plan, with the kinds that were written so far."""
+        written = [(each.handler, each.kind, each.verb) for each in status.kind_writes]
+        made = self._made
+        # A plan is compared by its identity: a reload makes another one.
+        if made is None or made[0] is not plan or made[1] != written:
+            made = self._made = plan, written, GraphPicture(plan, written)
+        return made[2]
+
+
 def page(
-    runtime: "Runtime", *, clock: Clock | None = None
-) -> Callable[[web.Request, bool], web.StreamResponse]:
+    runtime: "Runtime", recent: RecentFigures, *, clock: Clock | None = None
+) -> Callable[[web.Request, bool], Awaitable[web.StreamResponse]]:
     """The handler of `GET /`: HTML, or JSON for a client that accepts `application/json`.
 
-    Called on the machinery loop. The second argument of the handler says whether texts may be shown. The JSON
-    is for the script of the page, and may change with each version; other clients read `/status`.
+    Called on the machinery loop; a thread makes the view. The second argument of the handler says whether
+    texts may be shown. The JSON is for the script of the page, and may change with each version; other
+    clients read `/status`.
     """
-    source = clock or SystemClock()
+    source, pictures, trends = clock or SystemClock(), _Pictures(), Trends(recent)
 
-    def show(request: web.Request, texts: bool) -> web.StreamResponse:
-        regions = _regions(runtime, clock=source, texts=texts)
-        if "application/json" in request.headers.get("Accept", ""):
-            shown = answer(regions)
-            shown.headers.update({name: _HEADERS[name] for name in ("Cache-Control", "Vary")})
-            return shown
-        return web.Response(text=_document(regions), content_type="text/html", headers=_HEADERS)
+    async def show(request: web.Request, texts: bool) -> web.StreamResponse:
+        is_json = "application/json" in request.headers.get("Accept", "")
+        status, history, plan = runtime.status(), runtime.history(), runtime.plan
+
+        def made() -> bytes:
+            shown = view(status, history, plan, trends, now=source.now(), texts=texts)
+            regions = _regions(shown, pictures.of(plan, status))
+            return msgspec.json.encode(regions) if is_json else _document(regions).encode()
+
+        # In a thread: the view of dozens of handlers takes too long for the machinery loop.
+        body = await asyncio.to_thread(made)
+        headers = {name: _HEADERS[name] for name in ("Cache-Control", "Vary")} if is_json else _HEADERS
+        kind = "application/json" if is_json else "text/html"
+        shown = web.Response(body=body, content_type=kind, charset="utf-8", headers=headers)
+        shown.enable_compression()  # of a client that takes it; a view is a tenth as large
+        return shown
 
     return show
 
 
-def _regions(runtime: "Runtime", *, clock: Clock, texts: bool) -> dict[str, Any]:
+def _regions(shown: View, picture: GraphPicture) -> dict[str, Any]:
     """The content of each region of the page, and what its script needs."""
-    now = clock.now()
-    shown = view(runtime.status(), runtime.history(), runtime.plan, now=now, texts=texts)
-    found = alarms(shown.status, shown.document, shown.history, now=now)
+    found = alarms(shown.status, shown.document, shown.history, now=shown.now)
     urgent = sum(alarm.level is Level.ALARM for alarm in found)
-    content = sections(shown)
+    content = sections(shown, picture)
     return {
         "build": _BUILD,
-        "redacted": not texts,
-        "time": moment(now),
+        "redacted": not shown.texts,
+        "sample": shown.trends.recent.number,
+        "time": moment(shown.now),
         "title": f"{f'✗ {urgent} · ' if urgent else ''}{shown.status.name}",
         "head": head(shown),
         "alarms": alarm_elements(found),

@@ -6,6 +6,7 @@ assigns it to `textContent`. So the texts of objects, handlers and servers never
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from html import escape
 from typing import NamedTuple, TypeAlias, Union
 
@@ -33,16 +34,18 @@ def element(tag: str, *children: Child | None, **attributes: object) -> Element:
     again by this name when siblings come and go.
     """
     named = {
-        name.rstrip("_").replace("_", "-"): "" if value is True else visible(str(value))
+        _attribute(name): "" if value is True else visible(str(value))
         for name, value in attributes.items()
         if value is not None and value is not False
     }
-    return Element(tag, named, [_shown(child) for child in children if child is not None])
-
-
-def _shown(child: Child) -> Child:
     # Characters that change the direction of writing could make a text look like another one.
-    return visible(child) if isinstance(child, str) else child
+    shown = [visible(each) if isinstance(each, str) else each for each in children if each is not None]
+    return Element(tag, named, shown)
+
+
+@cache  # for the life of the process: the names stand in this package
+def _attribute(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
 
 
 def html(nodes: Iterable[Child]) -> str:

@@ -11,6 +11,8 @@ from urllib.parse import quote
 
 from declctl.admin.access import redacted
 from declctl.admin.page.elements import Child, Element, element
+from declctl.admin.page.graph import BoxState, GraphPicture, Line, handler_line
+from declctl.admin.page.trends import Trends, last_minutes, per_second
 from declctl.admin.page.values import (
     MOST,
     NONE,
@@ -26,7 +28,21 @@ from declctl.manifest import Plan
 from declctl.runtime.checking.loaded_code import READY
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reasons import DEGRADED
-from declctl.runtime.reporting.status import ControllerStatus
+from declctl.runtime.reporting.recent_figures import (
+    AGE,
+    CALLS,
+    EVENTS,
+    LAG,
+    OBJECTS,
+    P99,
+    WAITING,
+    FigureKey,
+    FigureMark,
+    figures_now,
+    marks,
+)
+from declctl.runtime.reporting.status import ControllerStatus, ResourceStatus
+from declctl.runtime.scheduling.schedules import RunOutcome, ScheduleStatistics
 
 _ATTEMPTS = 20  # of the history
 _DIGITS = 12  # of a digest
@@ -43,16 +59,32 @@ class View(NamedTuple):
     document: Document  # of `GET /status`
     history: Document  # of `GET /history`
     plan: Plan
+    trends: Trends
+    counted: Mapping[FigureKey, float | None]  # the counters of this moment
+    marks: Sequence[FigureMark]  # of the last 15 minutes
     now: datetime  # in UTC
     texts: bool  # whether the documents are complete
 
+    def rate(self, key: FigureKey) -> float | None:
+        """How much a counter has grown in a second."""
+        return self.trends.recent.rate(key, self.counted.get(key) or 0.0)
 
-def view(status: ControllerStatus, history: Document, plan: Plan, *, now: datetime, texts: bool) -> View:
+
+def view(
+    status: ControllerStatus,
+    history: Document,
+    plan: Plan,
+    trends: Trends,
+    *,
+    now: datetime,
+    texts: bool,
+) -> View:
     """The view of one moment, redacted unless `texts`."""
     document = status.document()
     if not texts:
         document, history = redacted(document), redacted(history)
-    return View(status, document, history, plan, now, texts)
+    found = trends.recent.recent(marks(status, history["attempts"]))
+    return View(status, document, history, plan, trends, figures_now(status), found, now, texts)
 
 
 class Row(NamedTuple):
@@ -87,9 +119,11 @@ def head(view: View) -> Sequence[Element]:
     return nodes
 
 
-def sections(view: View) -> Sequence[Element]:
+def sections(view: View, picture: GraphPicture) -> Sequence[Element]:
     """All sections that have something to show, each with an id and a heading."""
     found = (
+        last_minutes(view.trends.recent, view.marks, _all_calls(view)),
+        _graph(view, picture),
         _handlers(view),
         _resources(view),
         _indexes(view),
@@ -112,34 +146,82 @@ def navigation(shown: Sequence[Element]) -> Sequence[Element]:
     ]
 
 
+def _all_calls(view: View) -> float | None:
+    rates = [view.rate(FigureKey("handlers", handler.name, CALLS)) for handler in view.status.handlers]
+    return sum(rate for rate in rates if rate is not None) if any(r is not None for r in rates) else None
+
+
+def _graph(view: View, picture: GraphPicture) -> Element | None:
+    if not view.plan.resources:
+        return None
+    lines = {
+        f"handler {handler.name}": handler_line(handler, _handler_state(handler, now=view.now))
+        for handler in view.status.handlers
+    }
+    for schedule in view.status.schedules:
+        lines[f"schedule {schedule.name}"] = _schedule_line(schedule)
+    drawn = picture.element(view.status, view.trends.recent, view.counted, lines)
+    scrolled = element(
+        "div", drawn, class_="picture", role="region", tabindex="0", aria_label="Picture: the graph"
+    )
+    return _section("graph", "Graph", scrolled)
+
+
+def _schedule_line(schedule: ScheduleStatistics) -> Line:
+    if schedule.running:
+        return Line("… running", BoxState.GOOD)
+    if schedule.last_outcome is None:
+        return Line("not called yet")
+    good = schedule.last_outcome is RunOutcome.SUCCEEDED
+    words = "✓" if good else f"✗ {schedule.last_outcome},"
+    when = "" if schedule.next_run is None else f" next at {schedule.next_run:%H:%M:%S}"
+    return Line(f"{words}{when}", BoxState.GOOD if good else BoxState.BAD)
+
+
 def _handlers(view: View) -> Element | None:
     rows = [
-        _row(
-            h.name,
-            _named(h.name, h.mode),
-            _handler_state(h, now=view.now),
-            element(
-                "span", NONE, data_count=h.succeeded + h.failed + h.retried, data_rate=f"handler {h.name}"
-            ),
-            *map(figures.count, (h.succeeded, h.failed, h.retried, h.filtered, h.queued, h.running)),
-            figures.count(h.dead_letters),
-            figures.duration(h.p95_seconds),
-            _failed(document["lastError"], at=h.last_error_time),
-        )
+        _row(h.name, *_handler_cells(h, document["lastError"], view))
         for h, document in zip(view.status.handlers, view.document["handlers"], strict=True)
     ]
-    headers = (
-        "Handler",
-        "State",
-        "Calls per second",
-        "Succeeded",
-        "Failed",
-        "Retried",
-        "Filtered",
-        "Waiting",
-    )
-    headers += ("Running", "Dead letters", "p95", "Last error")
+    headers = ("Handler", "State", "Calls", "p99", "Lag p99", "Waiting", "Results", "Last error")
     return _section("handlers", "Handlers", _table("Handlers", headers, rows), _figures("handlers"))
+
+
+def _handler_cells(handler: HandlerStatistics, error: str | None, view: View) -> Iterable[Child]:
+    def key(figure: str) -> FigureKey:
+        return FigureKey("handlers", handler.name, figure)
+
+    trends = view.trends
+    yield _named(handler.name, handler.mode)
+    yield _handler_state(handler, now=view.now)
+    calls = per_second(view.rate(key(CALLS)))
+    yield trends.of(key(CALLS), calls)
+    for figure in (P99, LAG):
+        yield trends.of(key(figure), trends.newest(key(figure)))
+    running = f"{figures.count(handler.running)} running" if handler.running else ""
+    yield trends.of(key(WAITING), figures.count(handler.queued), below=running)
+    yield _results(handler)
+    yield _failed(error, at=handler.last_error_time)
+
+
+def _results(handler: HandlerStatistics) -> Element:
+    """How calls have ended since the start; what has not happened is left out."""
+    counts = [
+        ("", handler.succeeded, "succeeded"),
+        ("bad", handler.failed, "failed"),
+        ("bad", handler.dead_letters, "dead letters"),
+        ("", handler.retried, "retried"),
+        ("", handler.filtered, "filtered out"),
+    ]
+    return element(
+        "ul",
+        *(
+            element("li", f"{figures.count(count)} {word}", class_=kind or None, data_key=word)
+            for kind, count, word in counts
+            if count or word == "succeeded"
+        ),
+        class_="results",
+    )
 
 
 def _handler_state(handler: HandlerStatistics, *, now: datetime) -> Element:
@@ -156,22 +238,36 @@ def _handler_state(handler: HandlerStatistics, *, now: datetime) -> Element:
 
 def _resources(view: View) -> Element | None:
     rows = [
-        _row(
-            r.name,
-            _named(r.name, r.state),
-            _mark("synced", "not synced", good=r.synced),
-            _link(f"cache/{quote(r.name)}", figures.count(r.objects), f"Keys of {r.name}"),
-            figures.byte_size(r.bytes),
-            NONE if r.last_event_age is None else f"{figures.age(r.last_event_age)} ago",
-            r.resource_version or NONE,
-            *map(figures.count, (r.lists, r.watches, r.relists)),
-            _failed(document["error"]),
-        )
+        _row(r.name, *_resource_cells(r, document["error"], view))
         for r, document in zip(view.status.resources, view.document["resources"], strict=True)
     ]
-    headers = ("Resource", "State", "Objects", "Memory", "Last event", "resourceVersion", "Lists", "Watches")
-    table = _table("Resources", (*headers, "Relists", "Error"), rows)
-    return _section("resources", "Resources", table, _figures("resources"))
+    headers = ("Resource", "State", "Objects", "Events", "Last event", "Memory", "Requests", "Error")
+    return _section("resources", "Resources", _table("Resources", headers, rows), _figures("resources"))
+
+
+def _resource_cells(resource: ResourceStatus, error: str | None, view: View) -> Iterable[Child]:
+    def key(figure: str) -> FigureKey:
+        return FigureKey("resources", resource.name, figure)
+
+    trends, name = view.trends, resource.name
+    yield _named(name, resource.state)
+    yield _mark("synced", "not synced", good=resource.synced)
+    objects = _link(f"cache/{quote(name)}", figures.count(resource.objects), f"Keys of {name}")
+    yield trends.of(key(OBJECTS), objects)
+    yield trends.of(key(EVENTS), per_second(view.rate(key(EVENTS))))
+    age = NONE if resource.last_event_age is None else f"{figures.age(resource.last_event_age)} ago"
+    yield trends.of(key(AGE), age)
+    yield figures.byte_size(resource.bytes)
+    counts = ((resource.lists, "list"), (resource.watches, "watch"), (resource.relists, "relist"))
+    requests = [element("li", _number(count, word), data_key=word) for count, word in counts if count]
+    yield element("ul", *requests, class_="results")
+    yield _failed(error)
+
+
+def _number(count: int, word: str) -> str:
+    """A number of things: `1 watch`, `1,234 watches`."""
+    plural = f"{word}es" if word.endswith("ch") else f"{word}s"
+    return f"{figures.count(count)} {word if count == 1 else plural}"
 
 
 def _indexes(view: View) -> Element | None:

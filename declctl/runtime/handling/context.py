@@ -8,7 +8,6 @@ import asyncio
 import json
 from abc import abstractmethod
 from collections.abc import (
-    Awaitable,
     Callable,
     Coroutine,
     Generator,
@@ -22,7 +21,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from contextvars import copy_context
 from datetime import datetime
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -59,6 +58,9 @@ from declctl.writes import (
     status_arguments,
     status_change,
 )
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -192,12 +194,15 @@ class HandlerEnvironment(msgspec.Struct, frozen=True):
     not_awaited: set[str] = msgspec.field(default_factory=set[str])  # writes that the log has named
 
 
-class HandlerContext:
-    """`ctx` of one call. It is cheap: each part is made at its first use.
+class Context:
+    """`ctx` of one call, which a hook receives: `async def hook(obj: ObjectView, ctx: declctl.Context)`.
 
-    It is valid for the length of the call, in the thread or on the loop that the hook runs on.
-    `remember` returns the memo; each use of `memo` calls it. `scope` is the object of the call.
+    It is valid for the length of the call, in the thread or on the loop that the hook runs on. In a process
+    of an isolated handler it is the same, and the main process answers.
     """
+
+    # It is cheap: each part is made at its first use. `remember` returns the memo; each use of `memo` calls
+    # it. `scope` is the object of the call.
 
     __slots__ = ("_environment", "_log", "_remember", "_scope", "_snapshots", "_writes")
 
@@ -212,7 +217,7 @@ class HandlerContext:
         self._remember = remember
         self._environment = environment
         self._scope = scope
-        self._log: Any = None
+        self._log: FilteringBoundLogger | None = None
         self._writes: HandlerWrites | None = None
 
     @property
@@ -262,13 +267,15 @@ class HandlerContext:
         return self._environment.dry_run
 
     @property
-    def log(self) -> Any:
+    def log(self) -> "FilteringBoundLogger":
         """A structlog logger, bound with handler, generation, and key and `event_id` of the call, if any."""
-        if self._log is None:
+        log = self._log
+        if log is None:
             call = {"key": self._scope.key, "event_id": self._scope.event_id}
             known = {name: value for name, value in call.items() if value}
-            self._log = self._environment.log.bind(handler=self.handler, generation=self.generation, **known)
-        return self._log
+            log = self._environment.log.bind(handler=self.handler, generation=self.generation, **known)
+            self._log = log
+        return log
 
     @property
     def snapshots(self) -> Snapshots:
@@ -285,7 +292,7 @@ class HandlerContext:
         """The official synchronous ApiClient (`kubernetes.client`), configured; for `def` hooks."""
         return self._environment.cluster.sync_client
 
-    def apply(self, obj: Writable, *, force: bool | None = None) -> Awaitable[Written]:
+    def apply(self, obj: Writable, *, force: bool | None = None) -> Coroutine[Any, Any, Written]:
         """Server-side apply of an object; await it. For `async def` hooks.
 
         `obj` has apiVersion, kind, metadata.name, and the fields to set: a mapping, or a Struct or dataclass,
@@ -297,7 +304,7 @@ class HandlerContext:
         """
         return self._awaited("apply", lambda writes: writes.apply(obj, force=force))
 
-    def apply_set(self, objects: Iterable[Writable]) -> Awaitable[AppliedSet]:
+    def apply_set(self, objects: Iterable[Writable]) -> Coroutine[Any, Any, AppliedSet]:
         """Apply the children of the object of the call, and delete former ones; await it.
 
         For `async def` hooks. Each child gets an owner reference to the object. A child of an earlier call
@@ -313,7 +320,7 @@ class HandlerContext:
         *,
         conditions: Iterable[Writable] | None = None,
         **fields: Any,
-    ) -> Awaitable[Written]:
+    ) -> Coroutine[Any, Any, Written]:
         """Write the status of the object of the call; await it. For `async def` hooks.
 
         - `status`: the whole status, as a Struct or a dataclass; or the conditions.
@@ -326,7 +333,9 @@ class HandlerContext:
         given = status_arguments(status, conditions, fields)
         return self._awaited("patch_status", lambda writes: writes.patch_status(*given))
 
-    def get(self, kind: str, name: str, namespace: str | None = None) -> Awaitable[ObjectView | None]:
+    def get(
+        self, kind: str, name: str, namespace: str | None = None
+    ) -> Coroutine[Any, Any, ObjectView | None]:
         """Read an object from the server, as it is now; await it. For `async def` hooks.
 
         `kind` is as `apps/v1/Deployment` or `v1/ConfigMap`. Without a namespace it is that of the object of
@@ -343,7 +352,7 @@ class HandlerContext:
         *,
         propagation: Propagation | None = None,
         uid: str | None = None,
-    ) -> Awaitable[bool]:
+    ) -> Coroutine[Any, Any, bool]:
         """Delete an object; await it. For `async def` hooks.
 
         It is an object, which is deleted only if it still has its uid, or a kind with a name, as for `get`.
@@ -382,7 +391,9 @@ class HandlerContext:
         text = event_text(reason, message, type, action)
         self._environment.cluster.record_event(obj, text, WriteOrigin(self.handler, self.generation))
 
-    def _awaited(self, name: str, work: Callable[["HandlerWrites"], "WriteWork[T]"]) -> Awaitable[T]:
+    def _awaited(
+        self, name: str, work: Callable[["HandlerWrites"], "WriteWork[T]"]
+    ) -> Coroutine[Any, Any, T]:
         if running_loop() is None:
             raise RuntimeError(
                 f"ctx.{name} has to be awaited, so it is for `async def` hooks; a `def` hook has "
@@ -419,7 +430,7 @@ class CallElsewhere:
     """What a call in another process has of its context here, beside what hooks use."""
 
     def __init__(
-        self, context: HandlerContext, environment: HandlerEnvironment, writes: Callable[[], "HandlerWrites"]
+        self, context: Context, environment: HandlerEnvironment, writes: Callable[[], "HandlerWrites"]
     ) -> None:
         self.context = context
         self._environment = environment
@@ -452,8 +463,11 @@ class WriteWork(msgspec.Struct, Generic[T], frozen=True):
     coroutine: Coroutine[Any, Any, T]
 
 
-class WriteFuture(asyncio.Future[Any]):
+class WriteFuture(asyncio.Future[Any], Coroutine[Any, Any, Any]):
     """The future of a write or a `get`. One that a hook forgets is told to `forgotten`.
+
+    It is a coroutine, too: type checkers report a coroutine that is not awaited, and `asyncio.create_task`
+    takes it.
 
     Made on the loop of the hook. `line` is that of the hook.
     """
@@ -464,11 +478,29 @@ class WriteFuture(asyncio.Future[Any]):
         self._forgotten = forgotten
         self._line = line
         self._used = False  # a hook has awaited it, or has asked for its result
+        self._steps: Generator[Any, None, Any] | None = None  # of the task that it is the coroutine of
 
     def __await__(self) -> Generator[Any, None, Any]:
         """As of any future."""
         self._used = True
         return super().__await__()
+
+    def send(self, value: Any, /) -> Any:
+        """As of any coroutine."""
+        if self._steps is None:
+            self._steps = self.__await__()
+        return self._steps.send(value)
+
+    def throw(self, kind: Any, value: Any = None, traceback: Any = None, /) -> Any:
+        """As of any coroutine."""
+        if self._steps is None:
+            self._steps = self.__await__()
+        return self._steps.throw(kind, value, traceback)
+
+    def close(self) -> None:
+        """As of any coroutine."""
+        if self._steps is not None:
+            self._steps.close()
 
     def result(self) -> Any:
         """As of any future."""
@@ -564,11 +596,11 @@ class HandlerWrites:
         self._loop = loop
 
     def apply(self, obj: object, *, force: bool | None = None) -> WriteWork[Written]:
-        """See `HandlerContext.apply`."""
+        """See `Context.apply`."""
         return self._work("apply", self._writer.apply(document_of(obj), self._scope, force=force))
 
     def apply_set(self, objects: Iterable[object]) -> WriteWork[AppliedSet]:
-        """See `HandlerContext.apply_set`."""
+        """See `Context.apply_set`."""
         parent = object_of(self._scope, "apply_set")
         return self._work("apply_set", self._writer.apply_set(parent, documents_of(objects), self._scope))
 
@@ -580,13 +612,13 @@ class HandlerWrites:
         return self._work("patch_status", self._writer.patch_status(change, self._scope))
 
     def get(self, kind: object, name: object, namespace: object) -> WriteWork[ObjectView | None]:
-        """See `HandlerContext.get`."""
+        """See `Context.get`."""
         return self._work("get", self._writer.get(reference_to(kind, name, namespace), self._scope))
 
     def delete(
         self, given: object, name: object, namespace: object, *, propagation: object, uid: object
     ) -> WriteWork[bool]:
-        """See `HandlerContext.delete`."""
+        """See `Context.delete`."""
         reference, how = reference_to(given, name, namespace, uid), propagation_of(propagation)
         return self._work("delete", self._writer.delete(reference, self._scope, propagation=how))
 
@@ -603,7 +635,9 @@ class HandlerWrites:
             )
         )
 
-    def begin(self, work: WriteWork[T], forgotten: Forgotten, line: CodeLine | None) -> Awaitable[T]:
+    def begin(
+        self, work: WriteWork[T], forgotten: Forgotten, line: CodeLine | None
+    ) -> Coroutine[Any, Any, T]:
         """Send a write; see `PendingWrite`. On the loop of a hook."""
         return PendingWrite(work, self._calls, forgotten, line)
 
@@ -637,11 +671,11 @@ class SyncWrites:
         self._writes = writes
 
     def apply(self, obj: Writable, *, force: bool | None = None) -> Written:
-        """See `HandlerContext.apply`."""
+        """See `Context.apply`."""
         return self._waited("apply", lambda writes: writes.apply(obj, force=force))
 
     def apply_set(self, objects: Iterable[Writable]) -> AppliedSet:
-        """See `HandlerContext.apply_set`."""
+        """See `Context.apply_set`."""
         return self._waited("apply_set", lambda writes: writes.apply_set(objects))
 
     def patch_status(
@@ -652,12 +686,12 @@ class SyncWrites:
         conditions: Iterable[Writable] | None = None,
         **fields: Any,
     ) -> Written:
-        """See `HandlerContext.patch_status`."""
+        """See `Context.patch_status`."""
         given = status_arguments(status, conditions, fields)
         return self._waited("patch_status", lambda writes: writes.patch_status(*given))
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> ObjectView | None:
-        """See `HandlerContext.get`."""
+        """See `Context.get`."""
         return self._waited("get", lambda writes: writes.get(kind, name, namespace))
 
     def delete(
@@ -669,7 +703,7 @@ class SyncWrites:
         propagation: Propagation | None = None,
         uid: str | None = None,
     ) -> bool:
-        """See `HandlerContext.delete`."""
+        """See `Context.delete`."""
         return self._waited(
             "delete", lambda writes: writes.delete(obj, name, namespace, propagation=propagation, uid=uid)
         )

@@ -65,7 +65,7 @@ from declctl.runtime.checking.loaded_code import (
 )
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.circuit_breaker import BreakerPolicy, CircuitBreaker
-from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, SnapshotSource
+from declctl.runtime.handling.context import Context, HandlerEnvironment, Listers, SnapshotSource
 from declctl.runtime.handling.handler_slot import HandlerBinding
 from declctl.runtime.handling.moves import CacheLags, FreshnessProof, follow, until_ready
 from declctl.runtime.handling.slots import AnySlot, PreparedCommit, Slots
@@ -515,7 +515,7 @@ class _Bindings(msgspec.Struct, frozen=True):
             self.number,
             handler,
             target if children is None else children.hooks(target),
-            partial(HandlerContext, environment),
+            partial(Context, environment),
             self.loop,
             self._filter(handler.filter, handler.events, handler.name, handler.resource),
             _snapshots(handler.include_snapshots_from, self.listers),
@@ -675,7 +675,7 @@ def _schedule(
     loop: LoopThread,
 ) -> ScheduleBinding:
     environment = services.environment(spec.name, number, listers=listers, config=None)
-    context = partial(HandlerContext, environment)
+    context = partial(Context, environment)
     snapshots = _snapshots(spec.include_snapshots_from, listers)
     return ScheduleBinding(number, spec, loaded_code.schedules[spec.name], context, loop, snapshots)
 

@@ -4,6 +4,7 @@ They are samples of the status, taken every 10 seconds by the process itself, so
 after an incident shows it. No text of an object, a handler or a server is in them.
 """
 
+import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -138,7 +139,7 @@ def _attempt(attempt: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 class RecentFigures:
-    """The newest 90 samples of the figures of handlers, resources and arrows. Used on one loop.
+    """The newest 90 samples of the figures of handlers, resources and arrows. From any thread.
 
     A figure takes 8 bytes for each sample: about 6 KB for a handler, and 4 KB for a resource, with the
     objects around. Figures that end are dropped 15 minutes later.
@@ -146,11 +147,13 @@ class RecentFigures:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._lock = threading.Lock()  # guards all of the following
         self.number = 0  # samples since the start
         self._times = _ring()  # of the wall clock, in seconds since 1970
         self._moments = _ring()  # of the monotonic clock
         self._series: dict[FigureKey, array[float]] = {}  # a ring for each figure, in which NaN is no value
-        self._shown: dict[FigureKey, list[float | None]] = {}  # as `values` has them, since the last sample
+        # As `values` and `extent` have them, since the last sample.
+        self._shown: dict[FigureKey, tuple[list[float | None], tuple[float, float] | None]] = {}
         # By handler, at the last sample: of its calls, and of the lag of events.
         self._before: dict[str, tuple[HistogramFigures | None, HistogramFigures | None]] = {}
 
@@ -162,6 +165,10 @@ class RecentFigures:
 
     def sample(self, status: ControllerStatus) -> None:
         """Add a sample, in place of the one of 15 minutes before."""
+        with self._lock:
+            self._sample(status)
+
+    def _sample(self, status: ControllerStatus) -> None:
         place = self.number % SAMPLES
         self.number += 1
         self._shown.clear()
@@ -181,10 +188,13 @@ class RecentFigures:
         Those of a counter are rates in a second since the sample before. A counter that was not there then,
         or has fallen, has begun at 0 since.
         """
-        found = self._shown.get(key)
-        if found is None:
-            found = self._shown[key] = self._values(key)
-        return found
+        with self._lock:
+            return self._known(key)[0]
+
+    def extent(self, key: FigureKey) -> tuple[float, float] | None:
+        """The least and the most of `values`; None if there are none."""
+        with self._lock:
+            return self._known(key)[1]
 
     def rate(self, key: FigureKey, count: float, *, over: float = SAMPLE_SECONDS) -> float | None:
         """How much a counter that is at `count` now has grown in a second, as the mean of `over` seconds.
@@ -192,39 +202,54 @@ class RecentFigures:
         The time begins at a sample, so it is a little longer; it is shorter if nothing older is known. None
         less than a second after the first sample.
         """
-        ring, now = self._series.get(key), self._clock.monotonic()
         grown, seconds = 0.0, 0.0
-        for place in reversed(self._places()):
-            before = nan if ring is None else ring[place]
-            grown, seconds = _grown(before, count), now - self._moments[place]
-            if seconds >= over or _is_new(before, count):
-                break
+        with self._lock:
+            ring, now = self._series.get(key), self._clock.monotonic()
+            for number in range(self.number - 1, max(0, self.number - SAMPLES) - 1, -1):
+                place = number % SAMPLES
+                before = nan if ring is None else ring[place]
+                grown, seconds = _grown(before, count), now - self._moments[place]
+                if seconds >= over or _is_new(before, count):
+                    break
         return grown / seconds if seconds >= _LEAST_SECONDS else None
 
     def document(self, found: Iterable[FigureMark]) -> dict[str, Any]:
         """The document of `GET /figures`, with the marks that are not older than the first sample."""
-        times = [self._times[place] for place in self._places()]
-        handlers = self._of_group("handlers", (*(each.name for each in _HANDLER), *_INTERVAL))
-        return {
-            "sample": self.number,
-            "seconds": SAMPLE_SECONDS,
-            "times": [round(time, 3) for time in times],
-            "controller": {name: _sums(handlers, name) for name in (CALLS, UNSUCCESSFUL, WAITING)},
-            "handlers": handlers,
-            "resources": self._of_group("resources", [each.name for each in _RESOURCE]),
-            "marks": [
-                {"time": each.time.timestamp(), "text": each.text, "good": each.good}
-                for each in self.recent(found)
-            ],
-        }
+        shown = [
+            {"time": each.time.timestamp(), "text": each.text, "good": each.good}
+            for each in self.recent(found)
+        ]
+        with self._lock:  # all values are of the same samples
+            times = [self._times[place] for place in self._places()]
+            handlers = self._of_group("handlers", (*(each.name for each in _HANDLER), *_INTERVAL))
+            return {
+                "sample": self.number,
+                "seconds": SAMPLE_SECONDS,
+                "times": [round(time, 3) for time in times],
+                "controller": {name: _sums(handlers, name) for name in (CALLS, UNSUCCESSFUL, WAITING)},
+                "handlers": handlers,
+                "resources": self._of_group("resources", [each.name for each in _RESOURCE]),
+                "marks": shown,
+            }
 
     def recent(self, found: Iterable[FigureMark]) -> Sequence[FigureMark]:
         """The marks that are not older than the first sample."""
-        places = self._places()
-        if not places:
-            return []
-        first = datetime.fromtimestamp(self._times[places[0]] - SAMPLE_SECONDS, UTC)
+        with self._lock:
+            places = self._places()
+            if not places:
+                return []
+            first = datetime.fromtimestamp(self._times[places[0]] - SAMPLE_SECONDS, UTC)
         return [each for each in found if each.time >= first]
+
+    # The methods below are called under the lock.
+
+    def _known(self, key: FigureKey) -> tuple[list[float | None], tuple[float, float] | None]:
+        found = self._shown.get(key)
+        if found is None:
+            values = self._values(key)
+            known = [value for value in values if value is not None]
+            found = self._shown[key] = values, (min(known), max(known)) if known else None
+        return found
 
     def _places(self) -> Sequence[int]:
         """The places of the samples in each ring, the oldest first."""
@@ -247,7 +272,7 @@ class RecentFigures:
     def _of_group(self, group: str, figures: Sequence[str]) -> list[dict[str, Any]]:
         names = dict.fromkeys(key.name for key in self._series if key.group == group)
         return [
-            {"name": name, **{figure: self.values(FigureKey(group, name, figure)) for figure in figures}}
+            {"name": name, **{figure: self._known(FigureKey(group, name, figure))[0] for figure in figures}}
             for name in names
         ]
 

@@ -578,9 +578,8 @@ class Conditions:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._conditions: dict[str, ControllerCondition] = {}
-        self._changes: deque[ControllerCondition] = deque(
-            maxlen=_CHANGES_KEPT
-        )  # of the status, the oldest first
+        # Of the status, the oldest first.
+        self._changes: deque[ControllerCondition] = deque(maxlen=_CHANGES_KEPT)
 
     def set(
         self, kind: str, *, holds: bool, reason: str, message: str = "", others: Sequence[str] = ()
@@ -591,7 +590,8 @@ class Conditions:
         changed = before is None or before.status != status
         # As in Kubernetes, a new reason or message is no transition.
         since = self._clock.now() if before is None or changed else before.last_transition_time
-        self._conditions[kind] = condition = ControllerCondition(kind, status, reason, message, since, others)
+        condition = ControllerCondition(kind, status, reason, message, since, others)
+        self._conditions[kind] = condition
         if before is not None and changed:
             self._changes.append(condition)
         return changed

@@ -239,7 +239,7 @@ class FakeRuntime:
         self.admin: AdminSpec | None = None  # instead of one with `allowed_hosts`
         self.metrics = MetricsSpec()
         self.client: Any = None
-        attempts = [{"generation": 6, "result": "Applied"}]
+        attempts = [{"generation": 6, "result": "Applied", "time": "2026-01-01T11:00:00Z"}]
         self.told_history: dict[str, Any] = {"attempts": attempts, "generation": 6, "kept": [5]}
         self.rolled_back: list[int | None] = []
         pods = (pod("team-a", "web-2", "node-1"), pod("default", "web-1", "node-2"))

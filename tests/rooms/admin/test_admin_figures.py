@@ -11,7 +11,7 @@ from declctl.kit import ManualClock
 from declctl.kit.histogram import Histogram
 from declctl.runtime.handling.handler_figures import HANDLER_BOUNDS
 from declctl.runtime.reporting.recent_figures import SAMPLES, FigureKey, RecentFigures, marks
-from declctl.runtime.reporting.status import Condition, Conditions, ControllerStatus
+from declctl.runtime.reporting.status import Conditions, ControllerCondition, ControllerStatus
 from tests.rooms.admin.conftest import HEALTHY, NOTIFY, PODS, WELL
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -166,7 +166,7 @@ def test_reloads_and_conditions_are_marks() -> None:
 def test_the_document_has_no_text_and_needs_no_token(ask: Callable, runtime) -> None:
     """It has the names and counts that `/status` shows to everybody; a wrong token is refused as there."""
     text = f"KeyError: {SECRET}"
-    bad = Condition("Degraded", "True", "WriteLoop", SECRET, datetime.now(UTC))
+    bad = ControllerCondition("Degraded", "True", "WriteLoop", SECRET, datetime.now(UTC))
     runtime.say(
         handlers=(replace(NOTIFY, last_error=text),),
         resources=(replace(PODS, error=text),),

@@ -32,7 +32,7 @@ SECRET = "s3cr3t"
 
 def cell(page: str, label: str) -> str:
     """The text of the first cell of a column."""
-    found = re.search(f'data-label="{label}"[^>]*>([^<]*)<', page)
+    found = re.search(f'data-label="{label}"[^>]*>(?:<span[^>]*><b>)?([^<]*)<', page)
     assert found is not None
     return found[1]
 
@@ -41,9 +41,18 @@ def test_the_first_view_has_the_status(ask: Callable):
     """Without a script a browser shows generation, readiness, resources, handlers and plugins."""
     answer = ask("/")
     assert answer.headers["Content-Type"].startswith("text/html")
-    for word in ("pod-guard", "generation 6", "ready", "pods", "notify", "slack", "Conditions", "88123"):
+    for word in (
+        "pod-guard",
+        "generation 6",
+        "ready",
+        "pods",
+        "notify",
+        "slack",
+        "Conditions",
+        "9 succeeded",
+    ):
         assert word in answer.text
-    assert [cell(answer.text, label) for label in ("Succeeded", "Waiting", "p95")] == ["9", "4", "4ms"]
+    assert [cell(answer.text, label) for label in ("Memory", "Waiting")] == ["640B", "4"]
     assert "http-equiv" in answer.text.partition("<noscript>")[2].partition("</noscript>")[0]
     assert "$" not in re.sub(r"(?s)<script>.*</script>", "", answer.text)
 
@@ -111,7 +120,7 @@ def test_what_is_rare_has_its_place(ask: Callable, runtime):
         assert words in text
     assert "reloadRetries" in text
     assert "no\N{REPLACEMENT CHARACTER}tify" in text
-    assert cell(text, "Dead letters") == "4,321"
+    assert "4,321 dead letters" in text
 
 
 def test_every_index_is_listed_with_a_link_to_its_values(ask: Callable, runtime, monkeypatch):

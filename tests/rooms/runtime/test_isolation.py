@@ -22,7 +22,7 @@ from declctl.objects import ObjectKey, ObjectView, Record, Request
 from declctl.objects.frame import FrameCodec
 from declctl.objects.record import Layout
 from declctl.runtime.checking.fork_server import STATUS
-from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, Memo
+from declctl.runtime.handling.context import Context, HandlerEnvironment, Listers, Memo
 from declctl.runtime.handling.failures import cause_of
 from declctl.runtime.handling.invocation import CallTimedOut
 from declctl.runtime.isolation.child import calls
@@ -132,7 +132,7 @@ def _made(
 def _call(children: HandlerChildren, memo: Memo | None = None) -> object:
     request = Request(key=ObjectKey("demo/web"), obj=ObjectView(_RECORD), attempt=1, causes=(), id="1")
     environment = HandlerEnvironment("score", 1, Listers({}), {}, None, None, None)  # type: ignore[arg-type]
-    context = HandlerContext(environment, lambda: Memo() if memo is None else memo)
+    context = Context(environment, lambda: Memo() if memo is None else memo)
     return children.call(0, {"request": request, "ctx": context})
 
 

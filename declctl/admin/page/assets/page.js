@@ -6,11 +6,15 @@
 
 const EVERY = 2000; // milliseconds between two views
 const PATIENCE = 5000; // milliseconds for an answer
-const WINDOW = 10000; // milliseconds over which a rate is the mean
+const MINUTES_15 = 900; // seconds that a line shows
+const WIDTH = 180; // of a line, in units of its picture
+const HEIGHT = 36;
+const MOST_MARKS = 20; // in each line, the newest ones
 const MOST_KEYS = 1000; // keys that the reader lists
 const MOST_TEXT = 200000; // characters that the reader shows
 const REGIONS = ["head", "alarms", "sections", "content"];
 const TOKEN = "declctl-admin-token";
+const SVG = "http://www.w3.org/2000/svg";
 
 const region = (id) => document.getElementById(id);
 const clock = () => `${new Date().toISOString().slice(0, 19).replace("T", " ")} UTC`;
@@ -32,9 +36,10 @@ function patch(parent, wanted) {
     const [tag, attributes, children] = node;
     const key = attributes["data-key"];
     let element = key === undefined ? next(unnamed, (each) => each.localName === tag) : named.get(key);
-    if (element?.localName !== tag) element = document.createElement(tag);
+    if (element?.localName !== tag) element = create(tag, parent);
     patchAttributes(element, attributes);
-    patch(element, withRate(attributes, children));
+    if (attributes["data-line"] === undefined) patch(element, children);
+    else draw(element);
     return element;
   });
   // First removed, then put in order: an element that stays is not moved, so that it keeps focus and scroll.
@@ -43,6 +48,11 @@ function patch(parent, wanted) {
   nodes.forEach((node, place) => {
     if (parent.childNodes[place] !== node) parent.insertBefore(node, parent.childNodes[place] ?? null);
   });
+}
+
+function create(tag, parent) {
+  const isDrawn = tag === "svg" || parent.namespaceURI === SVG;
+  return isDrawn ? document.createElementNS(SVG, tag) : document.createElement(tag);
 }
 
 function keyOf(node) {
@@ -70,40 +80,74 @@ function patchAttributes(element, attributes) {
   }
 }
 
-// --- rates ------------------------------------------------------------------------------------------------
+// --- lines ------------------------------------------------------------------------------------------------
 
-const samples = new Map(); // name of a counter → [time, count] of the last seconds, the oldest first
+let figures = null; // of the last 15 minutes, as GET figures has them; null before the first answer
+const drawn = new WeakMap(); // element with data-line → the figures that it shows
 
-/** The children of a node. A node with data-count shows how much the counter grows in a second. */
-function withRate(attributes, children) {
-  const name = attributes["data-rate"];
-  return name === undefined ? children : [rate(name, Number(attributes["data-count"]), performance.now())];
+async function loadFigures() {
+  try {
+    const response = await ask("figures", "application/json");
+    if (response.ok) figures = await response.json();
+  } catch {
+    return; // the next view says what is wrong
+  }
+  document.querySelectorAll("[data-line]").forEach(draw);
 }
 
-function rate(name, count, now) {
-  let known = samples.get(name) ?? [];
-  if (known.length && count < known.at(-1)[1]) known = []; // the process has started again
-  known.push([now, count]);
-  while (known.length > 2 && known[1][0] <= now - WINDOW) known.shift();
-  samples.set(name, known);
-  const [since, first] = known[0];
-  if (now <= since) return "–";
-  return rateText(((count - first) * 1000) / (now - since));
+/** Draws the line of an element: data-line has the group, the figure and the name of what it is of. */
+function draw(element) {
+  if (!figures || drawn.get(element) === figures) return;
+  drawn.set(element, figures);
+  const { line, second, level } = element.dataset;
+  const [group, figure, ...name] = line.split(" ");
+  const named = (each) => each.name === name.join(" ");
+  const owner = group === "controller" ? figures.controller : figures[group].find(named);
+  patch(element, owner ? [lineNode(owner[figure], owner[second], level !== undefined)] : []);
 }
 
-// Figures as declctl/kit/figures.py writes them; a test compares both.
+function lineNode(values, faults, isLevel) {
+  const known = values.filter((value) => value !== null);
+  const most = Math.max(0, ...known);
+  const least = isLevel ? Math.min(most, ...known) : 0;
+  // A level that does not change is in the middle.
+  const place = (value) => (most > least ? (value - least) / (most - least) : isLevel ? 0.5 : 0);
+  const across = (time) => (WIDTH * Math.min(1, 1 - (figures.times.at(-1) - time) / MINUTES_15)).toFixed(1);
+  const down = (value) => (HEIGHT - 1 - (HEIGHT - 3) * place(value)).toFixed(1);
+  const nodes = shapes(values, across, down, "");
+  const failed = faults?.map((value) => value || null); // without faults there is no second line
+  if (failed?.some(Boolean)) nodes.push(...shapes(failed, across, down, " faults"));
+  for (const mark of figures.marks.slice(-MOST_MARKS)) {
+    const title = `${new Date(mark.time * 1000).toISOString().slice(11, 19)} ${mark.text}`;
+    const path = { d: `M${across(mark.time)} 0V${HEIGHT}` };
+    const hit = ["path", { ...path, class: "hit" }, []]; // a line of one pixel is hard to point at
+    nodes.push(["g", { class: `mark ${mark.good ? "good" : "bad"}` }, [["title", {}, [title]], ["path", path, []], hit]]);
+  }
+  const attributes = { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" };
+  return ["svg", attributes, nodes];
+}
+
+/** The line of values, and the area below it; both have gaps where there is no value. */
+function shapes(values, across, down, kind) {
+  const runs = [];
+  values.forEach((value, place) => {
+    if (value === null) return;
+    if (place === 0 || values[place - 1] === null) runs.push([]);
+    runs.at(-1).push([across(figures.times[place]), down(value)]);
+  });
+  const line = runs.map((run) => `M${run.map((point) => point.join(" ")).join("L")}${run.length > 1 ? "" : "h1"}`);
+  const area = runs.map((run, n) => `${line[n]}V${HEIGHT}H${run[0][0]}Z`);
+  return [
+    ["path", { class: `area${kind}`, d: area.join("") }, []],
+    ["path", { class: `curve${kind}`, d: line.join("") }, []],
+  ];
+}
+
+// Counts are written as by declctl/kit/figures.py; a test compares both.
 
 /** A number of things: `1,234`. */
 function countText(number) {
   return number.toLocaleString("en-US");
-}
-
-/** A number of things in a second, with one decimal if it is small: `0`, `<0.1`, `0.4`, `12`, `1,234`. */
-function rateText(perSecond) {
-  const tenths = Math.floor(perSecond * 10 + 0.5);
-  if (perSecond > 0 && !tenths) return "<0.1";
-  if (tenths > 0 && tenths < 100) return (tenths / 10).toFixed(1);
-  return countText(Math.floor(perSecond + 0.5));
 }
 
 // --- the token --------------------------------------------------------------------------------------------
@@ -189,6 +233,7 @@ function show(view) {
   patch(region("live"), ["Live, as of ", ["span", { id: "time" }, [view.time]]]);
   region("token").hidden = !view.redacted;
   if (!view.redacted) region("token-answer").textContent = "";
+  if (view.sample !== figures?.sample) loadFigures();
   region("forget").hidden = !token;
 }
 
@@ -268,7 +313,5 @@ region("reader-close").addEventListener("click", () => region("reader").close())
 
 region("token").hidden = document.documentElement.dataset.redacted !== "true" || Boolean(token);
 region("forget").hidden = !token;
-for (const node of document.querySelectorAll("[data-rate]")) {
-  rate(node.dataset.rate, Number(node.dataset.count), performance.now());
-}
+loadFigures();
 timer = setTimeout(refresh, token ? 0 : EVERY);

@@ -26,7 +26,7 @@ from declctl.objects import Change, ObjectView, Request, Requeue, view_as
 from declctl.runtime.checking.loaded_code import LoadedCode
 from declctl.runtime.handling.context import (
     ClusterAccess,
-    HandlerContext,
+    Context,
     HandlerEnvironment,
     Listers,
     Memo,
@@ -128,7 +128,7 @@ class Child:
             begin.dry_run,
             not_awaited=self._not_awaited,
         )
-        arguments["ctx"] = HandlerContext(
+        arguments["ctx"] = Context(
             environment,
             memo.read,
             CallScope(str(subject.key), subject.obj, request_id),

@@ -1,4 +1,4 @@
-"""`ctx` in a child: the `HandlerContext` of every handler, whose parts ask the parent.
+"""`ctx` in a child: the `Context` of every handler, whose parts ask the parent.
 
 Each question is answered while the call runs. For a write, a read of a cache, or a request of an official
 client, the parent does what it would do for a call in its own process, with the same limits and checks.
@@ -146,11 +146,11 @@ class WritesOfParent:
         self._scope = scope
 
     def apply(self, obj: object, *, force: bool | None = None) -> "AskedWrite":
-        """See `HandlerContext.apply`."""
+        """See `Context.apply`."""
         return AskedWrite("apply", Written, (document_of(obj).body, force))
 
     def apply_set(self, objects: Iterable[object]) -> "AskedWrite":
-        """See `HandlerContext.apply_set`."""
+        """See `Context.apply_set`."""
         return AskedWrite("apply_set", AppliedSet, ([each.body for each in documents_of(objects)],))
 
     def patch_status(
@@ -161,14 +161,14 @@ class WritesOfParent:
         return AskedWrite("patch_status", Written, (change.conditions, change.fields, is_whole))
 
     def get(self, kind: object, name: object, namespace: object) -> "AskedWrite":
-        """See `HandlerContext.get`."""
+        """See `Context.get`."""
         reference_to(kind, name, namespace)  # raises for what can't be asked
         return AskedWrite("get", ObjectView | None, (kind, name, namespace))
 
     def delete(
         self, given: object, name: object, namespace: object, *, propagation: object, uid: object
     ) -> "AskedWrite":
-        """See `HandlerContext.delete`."""
+        """See `Context.delete`."""
         it, how = reference_to(given, name, namespace, uid), propagation_of(propagation)
         kind = f"{it.kind.api_version}/{it.kind.kind}"
         return AskedWrite("delete", bool, (kind, it.name, it.namespace, it.uid or None, how))
@@ -247,7 +247,7 @@ class ClusterOfParent:
         return WritesOfParent(self._channel, scope)
 
     def record_event(self, obj: Mapping[str, Any], text: EventText, _origin: WriteOrigin) -> None:
-        """Post an event in the background. Raises what `HandlerContext.record_event` raises."""
+        """Post an event in the background. Raises what `Context.record_event` raises."""
         about: Any = None
         if isinstance(obj, Mapping):  # type: ignore[reportUnnecessaryIsInstance] - of user code
             about = {name: obj[name] for name in ("apiVersion", "kind", "metadata") if name in obj}

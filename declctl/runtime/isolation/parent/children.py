@@ -36,7 +36,7 @@ from declctl.objects import Change, Request, Requeue
 from declctl.runtime.checking.declaration import Declaration
 from declctl.runtime.checking.preflight_pool import ForkServerProcess, timeval
 from declctl.runtime.handling.binding import IsolationStatistics
-from declctl.runtime.handling.context import CallElsewhere, HandlerContext
+from declctl.runtime.handling.context import CallElsewhere, Context
 from declctl.runtime.handling.invocation import CallTimedOut, ran_longer_than
 from declctl.runtime.isolation.parent.answers import CallOfChild
 from declctl.runtime.isolation.parent.child_process import ChildProcess, ProcessLost
@@ -290,7 +290,7 @@ class HandlerChildren:
 
         Raises CallTimedOut, and ProcessLost with the cause. The delay after a crash is not in the timeout.
         """
-        context: HandlerContext = arguments["ctx"]
+        context: Context = arguments["ctx"]
         here = context.for_other_process()
         change, request = _sendable(arguments.get("change")), _sendable(arguments.get("request"))
         self._rest()
