@@ -82,10 +82,10 @@ def audit(change, ctx):
 """
 # Seconds from the start on, the file, and the edit.
 _EDITS = (
-    (300, "handlers.py", "time.sleep(0.002)", "time.sleep(0.15)"),
-    (390, "handlers.py", "time.sleep(0.15)", "time.sleep(0.003)"),
-    (600, "handlers.py", "time.sleep(0.003)", 'raise OSError("the pager is down")'),
-    (680, "handlers.py", 'raise OSError("the pager is down")', "time.sleep(0.002)"),
+    (200, "handlers.py", "time.sleep(0.002)", "time.sleep(0.15)"),
+    (290, "handlers.py", "time.sleep(0.15)", "time.sleep(0.003)"),
+    (480, "handlers.py", "time.sleep(0.003)", 'raise OSError("the pager is down")'),
+    (560, "handlers.py", 'raise OSError("the pager is down")', "time.sleep(0.002)"),
     (895, "manifest.yaml", "handlers:notify", "handlers:notfy"),
 )
 _SECONDS = 912  # a sample after the last edit
