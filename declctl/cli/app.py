@@ -1316,6 +1316,34 @@ def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the com
     generate_deployment(planned, place, options, kustomize=kustomize)
 
 
+@_generate.command("crd")
+def generate_crd(
+    classes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODULE:CLASS...",
+            help="Classes that @declctl.custom_resource decorates; other versions of their kinds are found "
+            "in their modules.",
+        ),
+    ],
+    *,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            "--manifest", metavar="PATH", help="A manifest, or its folder, beside which the modules are."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to a file.")
+    ] = None,
+) -> None:
+    """Print the CustomResourceDefinition of classes. Their modules are imported in a child process."""
+    from declctl.cli.generate.crd import show_definitions
+
+    place = manifest or Path()
+    show_definitions(classes, folder=place if place.is_dir() else place.parent, output=output)
+
+
 @_generate.command("alerts")
 def generate_alerts(
     *,
