@@ -72,7 +72,9 @@ class MadeUpTemplate:
                 begin = channel.next()
                 if isinstance(self._behave, ReconcileTarget):
                     assert isinstance(begin, Begin)
-                    calls.Child(channel, begin, self._behave, {}).run()
+                    code = Mock(targets={begin.handler: self._behave}, configs={})
+                    code.view_of.return_value = ObjectView
+                    calls.Child(channel, begin, code).run()
                 channel.send(Ready(os.getpid()))
                 while isinstance(call := channel.next(), Call):
                     channel.open(call.number)
