@@ -267,6 +267,12 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     ] = False,
     objects: _RunObjectsOption = None,
     churn: _ChurnOption = 0.0,
+    kubeconfig_out: Annotated[
+        str | None,
+        typer.Option(
+            "--kubeconfig-out", metavar="FILE", help="Where to write a kubeconfig of the sandbox, for kubectl."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -315,6 +321,8 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         raise UsageError("--objects fills the sandbox: add --sandbox, or create the objects with kubectl.")
     if churn and not sandbox:
         raise UsageError("--churn changes pods of the sandbox: add --sandbox, or leave it out.")
+    if kubeconfig_out is not None and not sandbox:
+        raise UsageError("--kubeconfig-out is that of a sandbox: add --sandbox, or leave it out.")
     if churn and once:
         raise UsageError("--churn goes on for ever, and --once waits for rest: leave one of them out.")
     if timeout is not None and not once:
@@ -341,6 +349,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             sandbox=sandbox,
             objects=objects or [],
             churn=churn,
+            kubeconfig_out=kubeconfig_out,
             dry_run=dry_run,
             allowed_digests=allowed_digests,
             namespace=namespace,
