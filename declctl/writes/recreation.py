@@ -106,6 +106,10 @@ class Recreation:
             raise error from None
         if not is_own(live):
             raise _explained(error, f"it is not made again, as {write.manager} has not made it alone")
+        try:
+            await self._gate.check_new(write)
+        except ApiError as refusal:
+            raise _explained(error, f"it is not made again, as it could not be made: {refusal}") from refusal
         made = self._made.get(str(live["metadata"].get("uid")))
         if made is not None and made[0] == write.body:
             why = "it is not made again, as it was made so: somebody else, such as a webhook, changes it"
@@ -113,10 +117,6 @@ class Recreation:
         if made is not None and (ago := self._clock.monotonic() - made[1]) < _AGAIN_SECONDS:
             why = f"it was made again {ago:.0f} s ago, and is so once in {_AGAIN_SECONDS:.0f} s at most"
             raise _explained(error, why)
-        try:
-            await self._gate.check_new(write)
-        except ApiError as refusal:
-            raise _explained(error, f"it is not made again, as it could not be made: {refusal}") from refusal
         return live
 
     async def _recreated(

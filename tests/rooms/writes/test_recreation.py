@@ -154,10 +154,10 @@ def test_an_object_that_is_refused_as_it_was_made_is_not_made_again(scene, goes,
     made = live(OWN, uid="uid-of-web")
     apply(live(OWN), TAKEN)
     with pytest.raises(InvalidRequest, match="it was made so: somebody else, such as a webhook, changes it"):
-        apply(made)
+        apply(made, TAKEN)
     other = {**BODY, "spec": {"selector": {}}}
     with pytest.raises(InvalidRequest, match="it was made again 0 s ago, and is so once in 60 s at most"):
-        apply(made, body=other)
+        apply(made, TAKEN, body=other)
     scene.run(scene.clock.sleep(61), seconds=61)
     apply(made, TAKEN, body=other)
     assert asked(scene) == AGAIN
