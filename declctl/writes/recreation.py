@@ -39,7 +39,7 @@ _OF_A_CHANGE = re.compile(r"immutable|may not change|cannot change|updates to .*
 def is_of_handler(obj: KubeObject, manager: str, owner: str) -> bool:
     """Whether a field manager has made an object that it has applied by `ctx.apply`.
 
-    The object of the call, whose uid is `owner`, controls it; or no object does, and nobody else has written
+    The object of the call, whose uid is `owner`, controls it, or no object does; and nobody else has written
     anything but metadata and subresources.
     """
     metadata: Mapping[str, Any] = obj.get("metadata") or {}
@@ -48,8 +48,8 @@ def is_of_handler(obj: KubeObject, manager: str, owner: str) -> bool:
     controllers = [
         each.get("uid") for each in metadata.get("ownerReferences") or () if each.get("controller")
     ]
-    if controllers:
-        return bool(owner) and controllers == [owner]
+    if controllers and (not owner or controllers != [owner]):
+        return False
     return not any(
         (entry.get("fieldsV1") or {}).keys() - {"f:metadata", "f:status"}
         for entry in metadata.get("managedFields") or ()
