@@ -188,6 +188,9 @@ def object_schema(cls: type[Object[Any, Any]]) -> Schema:
         properties[field.name] = of_field
     for name in ("spec", "status"):  # of a class that leaves them untyped
         properties.setdefault(name, {"type": "object", PRESERVE: True})
+    if (fields := properties["status"].get("properties")) is not None:
+        # `ctx.patch_status` fills it in for the controller of the kind (`status: true`).
+        fields.setdefault("observedGeneration", {"type": "integer", "format": "int64"})
     if faults:
         raise SchemaErrors(faults)
     schema["properties"] = properties

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from types import GenericAlias, MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -362,6 +362,14 @@ class ObjectView(msgspec.Struct, _ReadOnlyMapping, eq=False):
 
 cast("ABCMeta", Mapping).register(ObjectView)
 
+if TYPE_CHECKING:
+    # The default makes `Change`, `Request` and `Lister` without a class those of plain views.
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    View_co = DefaultTypeVar("View_co", bound=ObjectView, default=ObjectView, covariant=True)
+else:
+    View_co = TypeVar("View_co", bound=ObjectView, covariant=True)
+
 
 class FieldView(ObjectView, kw_only=True):
     """A view that decodes each top-level field by itself, when it is read.
@@ -578,18 +586,24 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
         return 256 + len(self.record.frame) + (len(self.old.frame) if self.old is not None else 0)
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The argument `change` of a hook. Immutable; later versions may add fields."""
+class Change(msgspec.Struct, Generic[View_co], frozen=True, kw_only=True):
+    """The argument `change` of a hook. Immutable; later versions may add fields.
+
+    `Change[Preview]` is the type of one with objects of this class.
+    """
 
     type: ChangeType
     resource: str  # its name in the manifest
-    obj: ObjectView  # the present state; for Deleted, the last known one
-    old: ObjectView | None  # the state before; None unless `type` is Modified or Resync
+    obj: View_co  # the present state; for Deleted, the last known one
+    old: View_co | None  # the state before; None unless `type` is Modified or Resync
     initial: bool  # part of the handler's first sync
     final_state_unknown: bool  # the watch missed the delete
     reason: ChangeReason
     generation: int  # the number of the generation whose code is called
     received: float  # `received_at` in seconds since the epoch
+
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)  # as of `typed.Object`
 
     @property
     def key(self) -> ObjectKey:
@@ -629,8 +643,8 @@ class Cause(NamedTuple):
         return f"{self.type} {self.resource} {self.key} ({self.reason})"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of a reconciler for one key.
+class Request(msgspec.Struct, Generic[View_co], frozen=True, kw_only=True):
+    """One call of a reconciler for one key; `Request[Preview]` is the type of one for objects of this class.
 
     - `key`: `namespace/name`, or `name` for a cluster-scoped kind; with `.namespace` and `.name`.
     - `obj`: the newest state in the cache, read-only; None if the cache has no such object. Then it is gone,
@@ -642,10 +656,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     key: ObjectKey
-    obj: ObjectView | None
+    obj: View_co | None
     attempt: int
     causes: tuple[Cause, ...]
     id: str
+
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)  # as of `typed.Object`
 
     @property
     def namespace(self) -> str | None:

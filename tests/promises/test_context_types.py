@@ -1,13 +1,9 @@
 """`declctl.Context` as type checkers see it: what is right is clean, and a forgotten `await` is reported."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from markdown import ROOT
+from type_checkers import author_folder, mypy, pyright
 
 from declctl import Context
 
@@ -85,33 +81,8 @@ _INTERNAL = {"for_other_process", "origin"}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Handlers of an author, who checks them with both tools, strictly."""
-    folder = tmp_path_factory.mktemp("author")
-    (folder / "handlers.py").write_text(HANDLERS)
-    (folder / "wrong.py").write_text(WRONG)
-    (folder / "pyrightconfig.json").write_text(
-        json.dumps({"typeCheckingMode": "strict", "extraPaths": [str(ROOT)]})
-    )
-    return folder
-
-
-def pyright(folder: Path, file: str) -> set[int]:
-    """The lines with errors."""
-    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, file]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    found = json.loads(done.stdout)["generalDiagnostics"]
-    return {each["range"]["start"]["line"] + 1 for each in found if each["severity"] == "error"}
-
-
-def mypy(folder: Path, file: str) -> set[int]:
-    """The lines with errors."""
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--no-pretty", file]
-    path = {**os.environ, "MYPYPATH": str(ROOT)}
-    done = subprocess.run(
-        command, cwd=folder, env=path, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    return {int(line.split(":")[1]) for line in done.stdout.splitlines() if ": error: " in line}
+    """Handlers of an author."""
+    return author_folder(tmp_path_factory.mktemp("author"), handlers=HANDLERS, wrong=WRONG)
 
 
 @pytest.mark.thorough
@@ -119,7 +90,7 @@ def mypy(folder: Path, file: str) -> set[int]:
 def test_a_handler_is_checked_strictly(folder: Path, check) -> None:
     """Every member has a type that needs no cast; a write that is not awaited is found before it runs."""
     assert check(folder, "handlers.py") == set()
-    assert check(folder, "wrong.py") == FAULTY_LINES
+    assert check(folder, "wrong.py") == {("wrong.py", line) for line in FAULTY_LINES}
 
 
 def test_the_handler_uses_every_member() -> None:

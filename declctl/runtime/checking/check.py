@@ -52,7 +52,7 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 
 _IS_IT_THERE = "check that it is there, is a file, and may be read"
 _ADVICE: Mapping[int | None, str] = {  # for unreadable files, by errno
-    errno.EFBIG: "make it smaller; docs/security.md has the limits",
+    errno.EFBIG: "make it smaller; docs/reference/limits.md has the limits",
     errno.ETIMEDOUT: "see whether its file system answers, such as a network mount, and reload again",
     errno.EAGAIN: "raise the limits on processes and memory, or end other processes",
     errno.ENOMEM: "raise the limits on processes and memory, or end other processes",

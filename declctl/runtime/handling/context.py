@@ -21,7 +21,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from contextvars import copy_context
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 V = TypeVar("V")
+O = TypeVar("O", bound=ObjectView)  # noqa: E741 - a class of objects
 
 Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 
@@ -130,6 +131,22 @@ class _ByName(Mapping[str, V]):
 
 class Listers(_ByName[Lister]):
     """`ctx.listers["pods"]`: the caches by the names of the manifest's resources."""
+
+    def of_class(self, kind: type[O]) -> Lister[O]:
+        """The one lister whose objects are of a class. Raises LookupError."""
+        found = [name for name, lister in self.items() if lister.view is kind]
+        if len(found) == 1:
+            return cast("Lister[O]", self[found[0]])
+        if found:
+            names = ", ".join(found)
+            raise LookupError(
+                f"several resources have the type {kind.__name__}: write ctx.listers[…] for one of {names}"
+            )
+        typed = {name: lister.view.__name__ for name, lister in self.items() if lister.view is not ObjectView}
+        known = ", ".join(f"{name} ({of})" for name, of in sorted(typed.items())) or "none"
+        raise LookupError(
+            f"no resource of the manifest has the type {kind.__name__}; those with a type are: {known}"
+        )
 
     def _unknown(self, name: str) -> str:
         known = ", ".join(sorted(self)) or "none"
@@ -231,6 +248,13 @@ class Context:
     def listers(self) -> Listers:
         """The caches, by the names of the manifest's resources."""
         return self._environment.listers
+
+    def lister(self, kind: type[O]) -> Lister[O]:
+        """The cache of the resource whose `type` is a class: `ctx.lister(Preview).get(key)` is a Preview.
+
+        Raises LookupError, which names the types of resources, if none has this class, or several have.
+        """
+        return self._environment.listers.of_class(kind)
 
     @property
     def config(self) -> Mapping[str, Any]:
