@@ -122,6 +122,14 @@ class OnFailure(StrEnum):
     DEAD_LETTER = "DeadLetter"
 
 
+class OnInvalid(StrEnum):
+    """What happens with an object that does not fit the class of its resource."""
+
+    CONDITION = "Condition"
+    SKIP = "Skip"
+    CALL = "Call"
+
+
 class OnError(StrEnum):
     """Whether a plugin that fails stops the start, or is left out until it works."""
 
@@ -729,7 +737,8 @@ class HandlerSpec(LocatedSpec):
     `replay` is None for the default of the mode. `resync_period` is None for the period of the resource,
     and 0 for never. `timeout` is None for no limit. `filter` is None if every change passes. `events` are
     in the order of ALL_EVENTS. `applies` is empty and `status` is None if the manifest declares nothing.
-    `field_manager` is empty for the default, and `finalizer` for none.
+    `field_manager` is empty for the default, and `finalizer` for none. `on_invalid` is None for the default,
+    which `plan` decides.
     """
 
     ABOUT = about(
@@ -915,6 +924,16 @@ class HandlerSpec(LocatedSpec):
         "maxAttempts: then it keeps only keys for which the reconciler has raised Terminal. Retry tries a "
         "change again without end, as without maxAttempts.",
         default=OnFailure.IGNORE,
+    )
+    on_invalid: OnInvalid | None = field(
+        choice(
+            "With a type of its resource: what happens with an object that does not fit. Condition does not "
+            "call the handler, and writes the condition SpecValid into the status, and a Kubernetes Event; "
+            "Skip does not call it; Call does, and reading the field raises. By default Condition with "
+            "status: true, else Skip. An object that is being deleted is always handled.",
+            [each.value for each in OnInvalid],
+        ),
+        read=OnInvalid,
     )
 
     @property

@@ -462,6 +462,23 @@ def check_failure_policies(findings: Findings) -> None:
             _contradict(findings, Location(place), message, advice)
 
 
+def check_invalid_policies(findings: Findings) -> None:
+    """Report `onInvalid` without a type that objects have to fit, and a condition that may not be written."""
+    resources = {each.get("name"): each for _, each in entries_at(findings.data, "spec", "resources")}
+    for path, handler in entries_at(findings.data, "spec", "handlers"):
+        policy, place = handler.get("onInvalid"), (*path, "onInvalid")
+        resource = resources.get(value_at(handler, "resourceRef", "name"))
+        if not isinstance(policy, str) or resource is None or findings.is_blamed(place):
+            continue
+        if "type" not in resource:
+            message = f"{dotted(place)} has no meaning without a type of the resource {resource.get('name')}"
+            advice = "add the class of its objects, such as type: models:Preview, or remove it"
+            _contradict(findings, Location(place, key=True), message, advice)
+        elif policy == "Condition" and handler.get("status") is not True:
+            message = f"{dotted(place)} is Condition, which is written into the status"
+            _contradict(findings, Location(place), message, "add status: true to the handler, or write Skip")
+
+
 def check_cache(findings: Findings) -> None:
     """Report indexers and filters that read fields which the cache of the resource does not have.
 

@@ -248,6 +248,11 @@ HANDLER_FIGURES = (
         "Changes that were not delivered: by the filter, or because the handler has no hook for them.",
     ),
     Figure(
+        "invalid",
+        "declctl_handler_invalid",
+        "Changes that were not delivered, as the object does not fit the class of its resource.",
+    ),
+    Figure(
         "expression_errors",
         "declctl_handler_expression_errors",
         "Evaluations of filter.expression that failed, and counted as false.",
