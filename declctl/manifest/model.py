@@ -936,6 +936,14 @@ class HandlerSpec(LocatedSpec):
         read=OnInvalid,
     )
 
+    keep_previous: bool = field(
+        flag(
+            "With mode Reconcile: whether each object is kept as the last call that succeeded had it, for "
+            "request.previous. It takes the bytes of one compressed object for each.",
+            default=False,
+        )
+    )
+
     @property
     def code(self) -> tuple[EntryPoint | None, ...]:
         """The entry points of the handler, of its filters and of its mappings."""

@@ -81,6 +81,7 @@ _OF_OTHER_MODE: Mapping[str, tuple[tuple[str, str], ...]] = {
     "Event": (
         ("watches", "write mode: Reconcile, or a handler for that resource"),
         ("finalizer", "write mode: Reconcile, and a hook declctl_finalize"),
+        ("keepPrevious", "write mode: Reconcile; a Modified has the object before as old"),
     ),
     "Reconcile": (
         ("delivery", "remove it: a key waits once, and the handler reads the newest state"),

@@ -132,6 +132,7 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     unmapped: int = 0  # changes, now, on which a filter or a mapping of a reconciler has failed
     no_keys: int = 0  # values that a `mapTo` has found, and that are no keys
     invalid: int = 0  # changes whose object does not fit its class, and was not handled; part of `filtered`
+    previous_bytes: int = 0  # of the objects that `keepPrevious` keeps
     own_writes: int = 0  # changes that led to no call, as the handler itself had written them
     isolation: IsolationStatistics | None = None  # of an isolated handler
     finalizer: str | None = None  # its name, if the handler has one

@@ -26,6 +26,7 @@ from declctl.writes import CallScope, Written, is_being_deleted
 if TYPE_CHECKING:  # for annotations alone
     from declctl.runtime.handling.binding import CallBinding
     from declctl.runtime.handling.context import Context
+    from declctl.runtime.handling.invocation import Invocation
 
 CONDITION: Final = "SpecValid"
 """The condition in the status of an object whose handler has `onInvalid: Condition`."""
@@ -34,9 +35,24 @@ _STEP: Final = "the condition SpecValid"
 _DOES_NOT_FIT, _FITS = "DoesNotFit", "Fits"
 
 
-def misfit_of(obj: ObjectView | None, policy: OnInvalid) -> InvalidObject | None:
+def judge(invocation: "Invocation[Any]") -> None:
+    """Decide by `onInvalid` what is called for an object that does not fit, or did not fit before."""
+    binding, obj = invocation.binding, invocation.fitting
+    policy = binding.plan.on_invalid
+    if binding.view is ObjectView or policy is OnInvalid.CALL or invocation.failures:
+        return
+    invocation.misfit = misfit = misfit_of(obj)
+    if misfit is not None:
+        says = policy is OnInvalid.CONDITION
+        invocation.only(*([condition_step(binding, invocation.call_scope(), misfit)] if says else ()))
+    elif policy is OnInvalid.CONDITION and invocation.implementations and says_invalid(obj):
+        step = condition_step(binding, invocation.call_scope(), None)
+        invocation.implementations = (step, *invocation.implementations)
+
+
+def misfit_of(obj: ObjectView | None) -> InvalidObject | None:
     """What is wrong with an object, if that keeps its hooks from being called."""
-    if obj is None or policy is OnInvalid.CALL:
+    if obj is None:
         return None
     try:
         require_fit(obj)

@@ -16,11 +16,9 @@ from declctl.errors import InvalidObject, NotSynced
 from declctl.hooks.calls import Implementation, call_async, cancelled_by_itself
 from declctl.kit import Clock
 from declctl.kit.key_queue import QueueItem
-from declctl.manifest.model import OnInvalid
 from declctl.objects import ObjectView, Request
 from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots
-from declctl.runtime.handling.invalid_objects import condition_step, misfit_of, says_invalid
 from declctl.runtime.handling.outcomes import InvocationOutcome, ran_longer_than
 from declctl.runtime.handling.tap import TapOutcome, TappedCall, TapSubject
 from declctl.runtime.tracing import CallTrace, TracedCall
@@ -129,19 +127,6 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     def only(self, *steps: Implementation) -> None:
         """Make these steps in the place of all hooks."""
         self.implementations = steps
-
-    def judge(self) -> None:
-        """Decide by `onInvalid` what is called for an object that does not fit, or did not fit before."""
-        binding, obj = self.binding, self.fitting
-        policy = binding.plan.on_invalid
-        if binding.view is ObjectView or policy is OnInvalid.CALL or self.failures:
-            return
-        self.misfit = misfit_of(obj, policy)
-        if self.misfit is not None:
-            says = policy is OnInvalid.CONDITION
-            self.only(*([condition_step(binding, self.call_scope(), self.misfit)] if says else ()))
-        elif policy is OnInvalid.CONDITION and self.implementations and says_invalid(obj):
-            self.implementations = (condition_step(binding, self.call_scope(), None), *self.implementations)
 
     def traced(self) -> TracedCall:
         """What the span of the call says."""

@@ -68,6 +68,7 @@ from declctl.runtime.handling.failures import (
     is_refused,
 )
 from declctl.runtime.handling.handler_figures import HandlerFigures
+from declctl.runtime.handling.invalid_objects import judge
 from declctl.runtime.handling.invocation import (
     Invocation,
     MemoOf,
@@ -253,7 +254,7 @@ class Invocations(ABC, Generic[T]):
         """The outcome of an invocation that calls no hook. None if its hooks are to be called."""
         if not invocation.select(self._report_expression):
             return NotCalled(is_disabled=True) if invocation.binding.target.disabled else FILTERED
-        invocation.judge()
+        judge(invocation)
         if invocation.misfit is not None:
             self._log_misfit(invocation, invocation.misfit)
             if not invocation.implementations:

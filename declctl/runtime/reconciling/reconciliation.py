@@ -134,4 +134,4 @@ class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
         state, obj = super().retry_state(first_failed, waits, is_unsynced=is_unsynced), self.request.obj
         # A class of the user would keep the code of its generation in memory until the next attempt.
         plain = None if obj is None else view_as(obj, ObjectView)
-        return state._replace(request=replace(self.request, obj=plain))
+        return state._replace(request=replace(self.request, obj=plain, previous=None))

@@ -263,6 +263,12 @@ HANDLER_FIGURES = (
         "Cached objects that it received again because its code had changed.",
     ),
     Figure(
+        "previous_bytes",
+        "declctl_handler_previous_bytes",
+        "Bytes of the objects that keepPrevious keeps, compressed.",
+        counts=False,
+    ),
+    Figure(
         "dead_letters",
         "declctl_handler_dead_letters",
         "Keys whose changes were given up, and that can be requeued.",
