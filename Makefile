@@ -139,5 +139,5 @@ browser: $(BROWSER) ## what the tests of the admin page need: playwright, and Ch
 	apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || { \
 	echo "There is no chromium here; install it, or name another one as DECLCTL_TEST_CHROMIUM." >&2; exit 2; }
 
-picture: browser ## docs/page.png anew: the admin page of a controller over a lively sandbox
+picture: browser ## docs/page.png anew: 15 minutes of the admin page over a lively sandbox
 	PYTHONPATH=$(CURDIR) $(BIN)/python tests/e2e/picture.py

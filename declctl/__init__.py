@@ -69,6 +69,15 @@ if TYPE_CHECKING:
     )
     from declctl.objects.custom_resource import Column, CustomResource, custom_resource
     from declctl.objects.differences import Difference, diff
+    from declctl.objects.schema_marks import (
+        Duration,
+        immutable,
+        list_map,
+        parse_duration,
+        preserve_unknown_fields,
+        rule,
+        rules,
+    )
     from declctl.objects.typed import Object, field
     from declctl.runtime.handling.context import Context
     from declctl.runtime.library import SharedInformerFactory
@@ -150,6 +159,15 @@ _ROOMS = MappingProxyType(
             "Requeue",
         ),
         "objects.custom_resource": ("Column", "CustomResource", "custom_resource"),
+        "objects.schema_marks": (
+            "Duration",
+            "immutable",
+            "list_map",
+            "parse_duration",
+            "preserve_unknown_fields",
+            "rule",
+            "rules",
+        ),
         "objects.typed": ("Object", "field"),
         "objects.differences": ("Difference", "diff"),
         "runtime.handling.context": ("Context",),
@@ -192,6 +210,7 @@ __all__ = [
     "DeclctlError",
     "DeletedFinalStateUnknown",
     "Difference",
+    "Duration",
     "FakeControllerSource",
     "FilteringResourceEventHandler",
     "InformerWatcher",
@@ -242,7 +261,13 @@ __all__ = [
     "field_index",
     "hookimpl",
     "hookspec",
+    "immutable",
     "informer_watcher",
+    "list_map",
+    "parse_duration",
+    "preserve_unknown_fields",
+    "rule",
+    "rules",
     "run_workers",
     "until",
     "until_with_sync",

@@ -198,6 +198,13 @@ TYPE_WITHOUT_KIND: Final = _code(
     "DCL120", "The source of a resource's `type` does not show its apiVersion and kind."
 )
 UNREADABLE_TYPE: Final = _code("DCL121", "A class of typed objects has a type that JSON can't be read into.")
+NO_DEFINITION: Final = _code("DCL122", "No CustomResourceDefinition can be made of a class.")
+OTHER_DEFINITION: Final = _code(
+    "DCL123", "The CustomResourceDefinition of a file or of the cluster is not that of the class."
+)
+INCOMPATIBLE_DEFINITION: Final = _code(
+    "DCL124", "Objects that are stored may not fit the CustomResourceDefinition of a class (a warning)."
+)
 
 
 CODE_PATTERN: Final = re.compile(r"DCL-?\d{1,6}", re.IGNORECASE | re.ASCII)

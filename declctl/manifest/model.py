@@ -114,6 +114,13 @@ class OnExisting(StrEnum):
     FAIL = "Fail"
 
 
+class OnImmutable(StrEnum):
+    """What an apply does with an object that the server refuses to change."""
+
+    FAIL = "Fail"
+    RECREATE = "Recreate"
+
+
 class OnFailure(StrEnum):
     """What happens to a change after the last attempt."""
 
@@ -181,6 +188,10 @@ def _kinds(value: list[Json]) -> tuple[GroupVersionKind, ...]:
     return tuple(
         GroupVersionKind.of(str(value_at(each, "apiVersion")), str(value_at(each, "kind"))) for each in value
     )
+
+
+def _recreated_kinds(value: list[Json]) -> tuple[GroupVersionKind, ...]:
+    return _kinds([each for each in value if value_at(each, "onImmutable") == OnImmutable.RECREATE])
 
 
 def _texts(value: list[Json]) -> tuple[str, ...]:
@@ -730,13 +741,39 @@ class SecondaryWatchSpec(LocatedSpec):
         return f"{self.resource} → {self.map_to}"
 
 
+_APPLIES = listing(
+    "The kinds that the handler writes by ctx.apply, ctx.apply_set and ctx.delete. A write "
+    "of another kind is refused. apply_set looks for former children of these kinds only. By default "
+    "nothing is declared, and every kind may be written.",
+    record(
+        "One kind.",
+        {
+            "apiVersion": text("Group and version.", value="apiVersion", examples=["apps/v1"]),
+            "kind": text("The kind, as in an object's `kind`.", value="kind"),
+            "onImmutable": choice(
+                "Whether an object of the handler that the server refuses to change, such as a "
+                "Deployment with another selector, is deleted and made again (Recreate), or the apply "
+                "raises the refusal (Fail).",
+                list(OnImmutable),
+                default=OnImmutable.FAIL,
+            ),
+        },
+        required=("apiVersion", "kind"),
+    ),
+    minItems=1,
+    uniqueItems=True,
+    examples=[[{"apiVersion": "apps/v1", "kind": "Deployment"}]],
+)
+
+
 @dataclass(frozen=True, slots=True)
 class HandlerSpec(LocatedSpec):
     """One handler of one resource; exactly one of `entry_point` and `plugin` is set.
 
     `replay` is None for the default of the mode. `resync_period` is None for the period of the resource,
     and 0 for never. `timeout` is None for no limit. `filter` is None if every change passes. `events` are
-    in the order of ALL_EVENTS. `applies` is empty and `status` is None if the manifest declares nothing.
+    in the order of ALL_EVENTS. `applies` is empty and `status` is None if the manifest declares nothing;
+    `on_immutable` has those of `applies` whose objects are made again if the server refuses to change them.
     `field_manager` is empty for the default, and `finalizer` for none. `on_invalid` is None for the default,
     which `plan` decides.
     """
@@ -798,25 +835,9 @@ class HandlerSpec(LocatedSpec):
         SecondaryWatchSpec,
         "With mode Reconcile: further resources, whose changes lead to keys of the handler's resource.",
     )
-    applies: tuple[GroupVersionKind, ...] = field(
-        listing(
-            "The kinds that the handler writes by ctx.apply, ctx.apply_set and ctx.delete. A write "
-            "of another kind is refused. apply_set looks for former children of these kinds only. By default "
-            "nothing is declared, and every kind may be written.",
-            record(
-                "One kind.",
-                {
-                    "apiVersion": text("Group and version.", value="apiVersion", examples=["apps/v1"]),
-                    "kind": text("The kind, as in an object's `kind`.", value="kind"),
-                },
-                required=("apiVersion", "kind"),
-            ),
-            minItems=1,
-            uniqueItems=True,
-            examples=[[{"apiVersion": "apps/v1", "kind": "Deployment"}]],
-        ),
-        read=_kinds,
-        absent=(),
+    applies: tuple[GroupVersionKind, ...] = field(_APPLIES, read=_kinds, absent=())
+    on_immutable: tuple[GroupVersionKind, ...] = field(
+        _APPLIES, key="applies", read=_recreated_kinds, absent=()
     )
     status: bool | None = field(
         flag(

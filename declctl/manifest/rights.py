@@ -218,6 +218,8 @@ def _applying(
             verbs, how = (*verbs, "get", "delete"), f"{how} and ctx.delete"
         if uses.calls("get"):
             verbs, how = (*verbs, "get"), f"{how}, and reads them by ctx.get"
+        if kind in handler.on_immutable:
+            verbs, how = (*verbs, "get", "delete"), f"{how}, with onImmutable: Recreate"
         verbs, reason = tuple(dict.fromkeys(verbs)), f"{handler.name} writes {child.plural} by {how}"
         # The children of an object without a namespace may be in any.
         for scope in scopes if own.namespaced and child.namespaced else (Scope(),):

@@ -1,11 +1,12 @@
 """CustomResourceDefinitions, made of the classes that `declctl.custom_resource` decorates."""
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
-from declctl.objects.custom_resource import Column, CustomResource
+from declctl.objects.custom_resource import Column, CustomResource, custom_resource_of
 from declctl.objects.schema_marks import PRESERVE, VALIDATIONS, rules_of
 from declctl.objects.structural import Schema, SchemaErrors, SchemaFault, docstring, structural_schema
 from declctl.objects.typed import Object, typed_fields
@@ -38,6 +39,19 @@ def definitions_of(classes: Sequence[type[Object[Any, Any]]]) -> list[Definition
     if faults:
         raise SchemaErrors(faults)
     return found
+
+
+def versions_beside(cls: type[Object[Any, Any]]) -> list[type[Object[Any, Any]]]:
+    """The classes in the module of a class that declare versions of its kind, in their order there."""
+    wanted: CustomResource = cls.__custom_resource__
+    found: list[type[Object[Any, Any]]] = []
+    for each in vars(sys.modules[cls.__module__]).values():
+        # A class that inherits the declaration of another one is no version of its own.
+        if isinstance(each, type) and "__custom_resource__" in vars(each):
+            resource = custom_resource_of(each)
+            if resource is not None and (resource.group, resource.kind) == (wanted.group, wanted.kind):
+                found.append(each)
+    return found if cls in found else [cls, *found]
 
 
 def _definition(classes: Sequence[type[Object[Any, Any]]]) -> Definition:
@@ -167,6 +181,9 @@ def object_schema(cls: type[Object[Any, Any]]) -> Schema:
         properties[field.name] = of_field
     for name in ("spec", "status"):  # of a class that leaves them untyped
         properties.setdefault(name, {"type": "object", PRESERVE: True})
+    if (fields := properties["status"].get("properties")) is not None:
+        # `ctx.patch_status` fills it in for the controller of the kind (`status: true`).
+        fields.setdefault("observedGeneration", {"type": "integer", "format": "int64"})
     if faults:
         raise SchemaErrors(faults)
     schema["properties"] = properties

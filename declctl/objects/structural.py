@@ -23,6 +23,7 @@ import msgspec
 from msgspec import inspect as types
 
 from declctl.errors import DeclctlError
+from declctl.objects.conditions import Condition
 from declctl.objects.patterns import pattern_fault
 from declctl.objects.schema_marks import IMMUTABLE, LIST_KEYS, LIST_TYPE, PRESERVE, VALIDATIONS, rules_of
 
@@ -279,8 +280,8 @@ class _Walk:
             if items.get("type") in ("object", "array") or items.get("nullable") or PRESERVE in items:
                 advice = "use a list, or a set of texts or numbers"
                 self._fault(at, "a server compares the elements of a set only if they are plain", advice)
-        elif keys := getattr(getattr(node.item_type, "cls", None), "__list_map_keys__", None):
-            schema |= {LIST_TYPE: "map", LIST_KEYS: list(keys)}
+        elif getattr(node.item_type, "cls", None) is Condition:
+            schema |= {LIST_TYPE: "map", LIST_KEYS: ["type"]}
         return schema
 
     def _pair(self, node: types.TupleType, at: _Place) -> Schema:
@@ -429,8 +430,8 @@ def _lengths(node: Any, what: str) -> Schema:
 def docstring(cls: type) -> str:
     """The text of a class that describes it; empty without one."""
     text = vars(cls).get("__doc__")
-    # A dataclass without a docstring gets its signature.
-    if not isinstance(text, str) or text.startswith(f"{cls.__name__}("):
+    # A dataclass without a docstring gets its signature; that of Condition is for authors of handlers.
+    if not isinstance(text, str) or text.startswith(f"{cls.__name__}(") or cls is Condition:
         return ""
     return inspect.cleandoc(text)
 

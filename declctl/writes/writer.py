@@ -42,6 +42,7 @@ from declctl.writes.gate import (
 )
 from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
 from declctl.writes.one_object import ObjectReference, read_object
+from declctl.writes.recreation import Recreation, is_of_handler
 from declctl.writes.status import (
     StatusChange,
     StatusWriter,
@@ -158,7 +159,10 @@ class HandlerWriter:
             repeats_conflict=not has_preconditions(document),
             force=self._declared.force if force is None else force,
         )
-        written = await self._parts.fields.apply(write, origin, self._declared.adopt_fields_from)
+        uid = "" if scope.obj is None else scope.obj.uid
+        written = await self._parts.recreation.apply(
+            write, origin, self._declared, lambda obj: is_of_handler(obj, self.manager, uid)
+        )
         if scope.obj is not None and written.uid == scope.obj.uid:
             self._parts.statuses.learn(written)  # its version is newer than that which the handler has
         return written
@@ -245,7 +249,7 @@ class WriterParts(msgspec.Struct, frozen=True):
     """The parts that all handlers share."""
 
     gate: WriteGate
-    fields: FieldAdoption
+    recreation: Recreation
     sets: ApplySets
     statuses: StatusWriter
     finalizers: FinalizerWriter
@@ -272,7 +276,8 @@ class WriterFactory:
     - `controller`: the name of the manifest, which is part of each field manager.
     - `discover`, `forget`: the resource of a kind, and to discover it anew.
     - `version`: of declctl, for the annotation of ApplySets.
-    - `log`: gets the kinds of children that a handler may not delete, and the children that it adopts.
+    - `log`: gets the kinds of children that a handler may not delete, the children that it adopts, and the
+      objects that are made again.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter for each thing that the process owns
@@ -310,12 +315,12 @@ class WriterFactory:
             rediscover=rediscover,
         )
         statuses = StatusWriter(gate, discover, forget=forget, clock=clock)
-        fields = FieldAdoption(gate)
+        recreation = Recreation(gate, FieldAdoption(gate).apply, clock=clock, log=log)
         sets = ApplySets(
-            gate, fields.apply, discover, version=version, clock=clock, on_marked=statuses.learn, log=log
+            gate, recreation.apply, discover, version=version, clock=clock, on_marked=statuses.learn, log=log
         )
         finalizers = FinalizerWriter(gate)
-        self._parts = WriterParts(gate, fields, sets, statuses, finalizers, discover)
+        self._parts = WriterParts(gate, recreation, sets, statuses, finalizers, discover)
 
     def writer(
         self,

@@ -33,8 +33,8 @@ from declctl.writes import WriteVerb
 _HANDLERS = 2  # the column
 _COLUMNS = ("Resources", "Informers", "Handlers", "Writes")
 _WIDTHS = (165, 170, 200, 175)  # of the boxes of each column
-_GAP = 130  # between two columns: an arrow with its count
-_STRAIGHT = 62  # of an arrow, below its count
+_GAP = 115  # between two columns: an arrow with its count
+_STRAIGHT = 58  # of an arrow, below its count
 _HEAD = 30  # above the boxes
 _HEIGHT, _PORT, _BETWEEN = 44, 17, 14  # of a box; of each arrow at it; between two boxes
 _MINUTE = 60.0

@@ -100,7 +100,7 @@ def check_rights(manifest: str, *, at: Path | None = None) -> CheckResult:
         return checked
     if not checked.declaration.has_user_code:
         return checked
-    declaration = replace(checked.declaration, asks_rights=True)
+    declaration = replace(checked.declaration, asks_rights=True, asks_definitions=True)
     with closing(PreflightPool()) as children:
         return _imported(replace(checked, declaration=declaration), Preflight(children.begin))
 
@@ -117,13 +117,14 @@ def check(
 
     The files are read `at` a path, by default `manifest` itself; messages show `manifest`. Without `in_child`
     nothing is imported. With `checks_configs`, plugins look at their configs themselves, too
-    (`declctl_check_config`). `children` is the pool for the child, by default one of its own.
+    (`declctl_check_config`), and definitions are made of the classes of custom resources. `children` is the pool for the child, by default one of its own.
     """
     checked = read_files(InputFiles(manifest, at=at))
     if not in_child:
         return checked
     if checks_configs and checked.declaration is not None:
-        checked = replace(checked, declaration=replace(checked.declaration, checks_configs=True))
+        asked = replace(checked.declaration, checks_configs=True, asks_definitions=True)
+        checked = replace(checked, declaration=asked)
     if not checked.has_to_be_imported:
         return _linted(checked)
     if children is not None:

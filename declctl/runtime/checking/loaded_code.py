@@ -45,6 +45,7 @@ from declctl.kit import yield_interpreter
 from declctl.kit.documents import document_of
 from declctl.kit.text import exception_text
 from declctl.objects import KubeObject, ObjectView
+from declctl.objects.custom_resource import custom_resource_of
 from declctl.objects.typed import Object, typed_fields
 from declctl.runtime.checking.declaration import (
     CodeRule,
@@ -58,6 +59,7 @@ from declctl.runtime.checking.rules import rules_of
 
 if TYPE_CHECKING:
     from declctl.hooks.metrics import MetricsRegistry
+    from declctl.objects.structural import SchemaFault
 
 _RBAC, _METRICS, _COMMANDS = "declctl_rbac", "declctl_metrics", "declctl_commands"
 # Hooks that a process of an isolated handler does not call, and whose effects its hooks may rely on.
@@ -227,6 +229,8 @@ def load_code(
         builder.entry(entry)
     # Last: the entries have added plugins and files to the registry.
     builder.hooks_of_resources()
+    if declaration.asks_definitions:
+        builder.definitions()
     if declaration.asks_rights:
         builder.rules()
     else:
@@ -246,6 +250,7 @@ class _Builder:
         self._serving: dict[str, list[str]] = {}  # resource → plugin names of its handlers
         self._disabled: dict[str, str] = {}  # plugin → reason
         self._wanted_indexes: list[DeclaredEntry] = []  # that a hook has to declare
+        self._defined: list[type[Object[Any, Any]]] = []  # of `declctl generate crd`
         self._metric_names: dict[str, str] = {}  # name of a metric → plugin or module
         self.loaded_code = LoadedCode(self._namespace, self._registry)
         self.faults: list[Fault] = []
@@ -342,6 +347,8 @@ class _Builder:
                 self.loaded_code.filters[entry.name] = found
             elif entry.use == "type":
                 self.loaded_code.types[entry.resource] = self._class(entry)
+            elif entry.use == "definition":
+                self._defined.append(self._custom_class(entry))
             elif entry.use == "transform":
                 self._compose(entry.resource, self._function(entry))
             elif entry.use == "indexer":
@@ -456,6 +463,46 @@ class _Builder:
                     suggestion="use structs, dataclasses, TypedDicts, models of pydantic, and types of JSON",
                 ) from fault
         return cast("type[Object[Any, Any]]", found)
+
+    def _custom_class(self, entry: DeclaredEntry) -> type[Object[Any, Any]]:
+        """A class that declares a custom resource."""
+        found = self._class(entry)
+        if custom_resource_of(found) is None:
+            raise hook_faults.of_class(
+                found,
+                "",
+                f"{entry.entry_point} declares no custom resource",
+                code=codes.NO_DEFINITION,
+                suggestion='decorate it: @declctl.custom_resource("acme.dev/v1", plural="…")',
+                bundle=self._declaration.bundle,
+            )
+        return found
+
+    def definitions(self) -> None:
+        """Make the definitions of all custom resources; other versions of a kind are beside its class."""
+        from declctl.objects.definitions import definitions_of, versions_beside  # late: few checks ask for it
+        from declctl.objects.structural import SchemaErrors
+
+        typed = [each for each in self.loaded_code.types.values() if custom_resource_of(each) is not None]
+        classes = [version for each in (*self._defined, *typed) for version in versions_beside(each)]
+        try:
+            made = definitions_of(classes)
+        except SchemaErrors as error:
+            self.faults += [self._schema_fault(each) for each in error.faults]
+            return
+        found = self.loaded_code.from_hooks
+        self.loaded_code.from_hooks = msgspec.structs.replace(found, definitions=tuple(map(dict, made)))
+
+    def _schema_fault(self, fault: "SchemaFault") -> Fault:
+        message, bundle = f"{fault.path}: {fault.message}", self._declaration.bundle
+        cls = fault.cls if fault.cls is not None else Object
+        located = hook_faults.of_class(
+            cls, fault.field, message, code=codes.NO_DEFINITION, suggestion=fault.suggestion, bundle=bundle
+        )
+        path = next(
+            (each.path for each in self._declaration.entries if each.use in ("type", "definition")), ()
+        )
+        return Fault.of(located, path)
 
     def hooks_of_resources(self) -> None:
         for resource, names in self._serving.items():

@@ -594,6 +594,7 @@ class _Bindings(msgspec.Struct, frozen=True):
             force=handler.field_conflicts is FieldConflicts.FORCE,
             adopts=handler.on_existing is OnExisting.ADOPT,
             children=tuple(self._child_caches(handler)),
+            recreates=handler.on_immutable,
         )
 
     def _child_caches(self, handler: HandlerPlan) -> Iterator[ChildCache]:

@@ -238,6 +238,7 @@ class FakeRuntime:
         self.plugin_metrics = PluginMetrics(log=Logged())
         self.admin: AdminSpec | None = None  # instead of one with `allowed_hosts`
         self.metrics = MetricsSpec()
+        self.declared: dict[str, Any] = {}  # what the manifest declares: resources, handlers
         self.client: Any = None
         attempts = [{"generation": 6, "result": "Applied", "time": "2026-01-01T11:00:00Z"}]
         self.told_history: dict[str, Any] = {"attempts": attempts, "generation": 6, "kept": [5]}
@@ -248,7 +249,7 @@ class FakeRuntime:
     @property
     def plan(self) -> Plan:
         admin = self.admin or AdminSpec(allowed_hosts=self.allowed_hosts)
-        return plan(ControllerSpec("pod-guard", admin=admin, metrics=self.metrics))
+        return plan(ControllerSpec("pod-guard", admin=admin, metrics=self.metrics, **self.declared))
 
     def status(self) -> ControllerStatus:
         return self.now

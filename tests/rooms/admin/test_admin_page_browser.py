@@ -6,17 +6,22 @@ from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from functools import wraps
 from inspect import Signature, signature
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 
 from declctl.admin import StaticToken, serve
+from declctl.kit import ManualClock
+from declctl.manifest.model import HandlerSpec, ResourceSpec
 from declctl.manifest.values import Address
-from declctl.runtime.reporting.status import ControllerCondition, ControllerStatus
+from declctl.objects import GroupVersionKind
+from declctl.runtime.reporting.status import ControllerCondition
+from declctl.writes import KindWrites
 from tests.browsing import Chromium, needs_chromium, started_chromium
-from tests.rooms.admin.conftest import LOOPBACK, NOTIFY, PODS, STATUS, WELL, FakeRuntime, pod
-from tests.rooms.kit.figure_examples import COUNTS, RATES
+from tests.rooms.admin.conftest import HEALTHY, LOOPBACK, NOTIFY, PODS, STATUS, WELL, FakeRuntime, pod
+from tests.rooms.kit.figure_examples import COUNTS
 
 if TYPE_CHECKING:
     from playwright.async_api import LocatorAssertions, Page
@@ -33,10 +38,18 @@ REFUSED = ControllerCondition("Reloaded", "False", "SyntaxError", UNCLOSED, date
 class Scene:
     """A page of a browser, and the controller that it shows."""
 
-    def __init__(self, page: "Page", runtime: FakeRuntime, url: str) -> None:
+    def __init__(self, page: "Page", runtime: FakeRuntime, url: str, clock: ManualClock) -> None:
         self.page = page
         self.runtime = runtime
         self.url = url
+        self.clock = clock  # of the process
+
+    async def sample(self, *, calls: int = 0, failed: int = 0, **changes: Any) -> None:
+        """Let ten seconds pass for the process, with calls of its first handler."""
+        first, *others = self.runtime.now.handlers
+        first = replace(first, succeeded=first.succeeded + calls, failed=first.failed + failed)
+        self.runtime.say(**{"handlers": (first, *others), **changes})
+        await self.clock.advance(10.0)
 
     async def next_view(self) -> None:
         """Let two seconds pass for the page, and wait for its next view."""
@@ -79,13 +92,14 @@ def browsed(
             runtime.now = WELL
 
             async def run() -> None:
+                clock, authorizer = ManualClock(), StaticToken(token) if token else None
                 async with (
-                    serve(runtime, LOOPBACK, authorizer=StaticToken(token) if token else None) as bound,
+                    serve(runtime, LOOPBACK, authorizer=authorizer, clock=clock) as bound,
                     chromium.page(stopped=stopped, **context) as page,
                 ):
                     url = f"http://127.0.0.1:{bound.port}/"
                     await page.goto(url)
-                    await scenario(Scene(page, runtime, url), **arguments)
+                    await scenario(Scene(page, runtime, url, clock), **arguments)
 
             chromium.run(run)
 
@@ -155,18 +169,111 @@ async def test_rows_come_and_go_around_the_one_with_the_focus(scene: Scene) -> N
     assert await page.locator("nav a[href='#handlers']").count() == 0
 
 
+DEGRADED = ControllerCondition("Degraded", "True", "ResourceError", "", datetime(2026, 1, 1, tzinfo=UTC))
+
+
 @browsed()
-async def test_rates_are_calls_per_second(scene: Scene) -> None:
-    """Twenty calls in two seconds are ten in a second; a process that starts again begins anew."""
-    first = WELL.handlers[0]
-    cell = "#handlers td[data-label='Calls per second']"
-    await scene.sees(cell, "\N{EN DASH}")
-    scene.runtime.say(handlers=(replace(first, succeeded=first.succeeded + 20),))
+async def test_a_slow_minute_is_seen_by_whoever_opens_the_page_later(scene: Scene) -> None:
+    """Each figure has its line of the last 15 minutes, with marks; an open page draws the next sample."""
+    page, row = scene.page, "#handlers tr[data-key=notify]"
+    for calls in (20, 600, 20):
+        await scene.sample(calls=calls)
+    turned = replace(DEGRADED, last_transition_time=scene.clock.now())
+    await scene.sample(calls=20, failed=10, condition_changes=(turned,))
+    await page.reload()
+    line = f"{row} td[data-label=Calls] .line"
+    await scene.sees(f"{row} td[data-label=Calls]", "3.0/s")
+    await scene.sees(f"{row} td[data-label=Calls]", "↑ 60/s")
+    assert await page.get_attribute(line, "aria-label") == (
+        "Calls of notify in the last 15 minutes: 2.0/s to 60/s"
+    )
+    heights = await _heights(page, f"{line} .curve")
+    assert len(heights) == 4
+    assert min(heights) == heights[1] == 2.0
+    assert heights[0] == heights[2] > heights[3] > heights[1]
+    await scene.sees("#recent .marks", "Degraded is True: ResourceError")
+    # All lines have one time: the mark stands at one place in each of them, and is red.
+    marks = await page.locator(".line .mark.bad path.hit").evaluate_all(
+        "all => all.map(e => e.getAttribute('d'))"
+    )
+    assert len(marks) > 5
+    assert len(set(marks)) == 1
+    title = await page.locator(f"{line} .mark title").first.text_content()
+    assert title == "00:00:30 Degraded is True: ResourceError"
+    colours = [
+        await _colour(page, f"{line} {part}", "stroke") for part in (".mark.bad path", ".curve.faults")
+    ]
+    assert colours[0] == colours[1] != await _colour(page, f"{line} .curve", "stroke")
+    await page.evaluate(f"window.kept = document.querySelector('{line}')")
+    await scene.sample(calls=1200)
+    async with page.expect_response(lambda answer: answer.url.endswith("/figures")):
+        await scene.next_view()
+    await page.wait_for_function(
+        f"document.querySelector('{line} .curve').getAttribute('d').split('L').length === 5"
+    )
+    assert await page.evaluate(f"kept === document.querySelector('{line}')")
+
+
+async def _heights(page: "Page", selector: str) -> list[float]:
+    """The places of the points of a line, from the top."""
+    path = await page.get_attribute(selector, "d")
+    return [float(point.split()[1]) for point in re.split("[ML]", path or "")[1:]]
+
+
+async def _colour(page: "Page", selector: str, name: str) -> str:
+    return await page.locator(selector).first.evaluate(f"each => getComputedStyle(each).{name}")
+
+
+DECLARED = {
+    "resources": (ResourceSpec("pods", "v1", "Pod"), ResourceSpec("settings", "v1", "ConfigMap")),
+    "handlers": (
+        HandlerSpec("notify", "pods", applies=(GroupVersionKind.of("v1", "ConfigMap"),), status=True),
+        HandlerSpec("audit", "pods", include_snapshots_from=("settings",)),
+    ),
+}
+
+
+def _written(count: int) -> tuple[KindWrites, ...]:
+    kinds = ("v1", "ConfigMap", "apply"), ("events.k8s.io/v1", "Event", "create")
+    return tuple(KindWrites("notify", GroupVersionKind.of(*kind), verb, count) for *kind, verb in kinds)
+
+
+@browsed(viewport={"width": 1200, "height": 900})
+async def test_the_graph_shows_the_way_of_changes_with_their_counts(scene: Scene) -> None:
+    """From resources over informers and handlers to what these write, also if they do not declare it."""
+    page, runtime = scene.page, scene.runtime
+    runtime.declared = DECLARED
+    idle = replace(HEALTHY, name="audit", succeeded=0, failed=0, retried=0)
+    runtime.say(handlers=(HEALTHY, idle), kind_writes=_written(0))
+    await scene.sample()
+    await page.reload()
+    names = await page.locator(".graph .box .name").all_text_contents()
+    assert sorted(names) == sorted(
+        ["pods", "settings", "Pod", "ConfigMap", "notify", "audit", "ConfigMap", "Pod status", "Event"]
+    )
+    await page.evaluate("window.kept = document.querySelector(\".box[data-key='handler notify']\")")
+    failing = replace(runtime.now.handlers[0], dead_letters=3, succeeded=29)
+    runtime.say(handlers=(failing, runtime.now.handlers[1]), kind_writes=_written(10))
+    await scene.clock.advance(5.0)
     await scene.next_view()
-    await scene.sees(cell, "10")
-    scene.runtime.say(handlers=(replace(first, succeeded=0),))
-    await scene.next_view()
-    await scene.sees(cell, "\N{EN DASH}")
+    # In the last 15 seconds: 20 calls, and 10 writes of each kind.
+    for ends, count in (
+        ("informer pods → handler notify", "80/min"),
+        ("informer pods → handler audit", "0/min"),
+        ("handler notify → write v1 ConfigMap", "40/min"),
+        ("handler notify → write events.k8s.io/v1 Event", "40/min"),
+    ):
+        await scene.sees(f".count[data-key='count {ends}']", count)
+    assert await page.locator(".count[data-key='count informer settings → handler audit']").count() == 0
+    await scene.sees(".box.bad[data-key='handler notify']", "✗ failing")
+    await scene.sees(".box.good[data-key='handler audit']", "✓ healthy")
+    assert await page.evaluate("kept === document.querySelector(\".box[data-key='handler notify']\")")
+    boxes = await page.locator(".graph .box").evaluate_all(
+        "all => all.map(e => e.getBoundingClientRect().toJSON())"
+    )
+    for one, other in combinations(boxes, 2):
+        apart = one["right"] <= other["left"] or other["right"] <= one["left"]
+        assert apart or one["bottom"] <= other["top"] or other["bottom"] <= one["top"]
 
 
 @browsed()
@@ -177,12 +284,21 @@ async def test_a_refused_edit_is_red_at_the_top(scene: Scene) -> None:
     assert await page.title() == "pod-guard"
     runtime.say(conditions=(*WELL.conditions, REFUSED))
     runtime.told_history = {
-        "attempts": [{"result": "Refused", "generation": 6, "suggestion": "close the `(`"}],
+        "attempts": [
+            {
+                "result": "Refused",
+                "generation": 6,
+                "suggestion": "close the `(`",
+                "time": "2026-01-01T00:00:00Z",
+            }
+        ],
         "generation": 6,
         "kept": [],
     }
     await scene.next_view()
-    await scene.sees("#alarms article.bad", "Alarm: The last edit was refused: SyntaxError")
+    await scene.sees(
+        "#alarms article.bad", "Alarm: The last edit was refused: SyntaxError, at 2026-01-01 00:00:00 UTC"
+    )
     await scene.sees("#alarms article.bad", "'(' was never closed. Generation 6 goes on.")
     await scene.sees("#alarms article.bad", "What to do: Close the (.")
     assert await page.title() == "✗ 1 · pod-guard"
@@ -201,6 +317,11 @@ async def test_hostile_names_are_texts(scene: Scene) -> None:
     page, runtime = scene.page, scene.runtime
     failing = replace(WELL.handlers[0], name=HOSTILE, last_error=f"{HOSTILE}: </script><script>hacked=1")
     runtime.say(name=HOSTILE, handlers=(failing,), resources=(replace(PODS, name=HOSTILE, error=HOSTILE),))
+    runtime.declared = {
+        "resources": (ResourceSpec(HOSTILE, "v1", HOSTILE),),
+        "handlers": (HandlerSpec(HOSTILE, HOSTILE),),
+    }
+    await scene.sample()
     runtime.cache.objects = {f"default/{HOSTILE}": pod("default", HOSTILE, HOSTILE)}
     await page.reload()
     for _ in range(2):
@@ -208,6 +329,8 @@ async def test_hostile_names_are_texts(scene: Scene) -> None:
         await scene.sees("#handlers tbody th", HOSTILE)
         await scene.sees("#handlers tbody", "</script><script>hacked=1")
         await scene.sees("#alarms", HOSTILE)
+        await scene.sees(".graph .box[data-key^='handler'] title", HOSTILE)
+        assert await page.locator(".line svg .curve").count() > 3
         assert await page.locator("img").count() == 0
         assert await page.evaluate("window.hacked") is None
         runtime.say(handlers=(replace(failing, succeeded=77),))
@@ -268,7 +391,7 @@ def test_a_controller_that_is_gone_is_an_alarm_until_it_is_back(
             async with serve(runtime, LOOPBACK) as bound:
                 url = f"http://127.0.0.1:{bound.port}/"
                 await page.goto(url)
-                scene = Scene(page, runtime, url)
+                scene = Scene(page, runtime, url, ManualClock())
                 await scene.next_view()
                 await scene.sees("#live", "Live")
             for _ in range(3):
@@ -335,9 +458,14 @@ async def test_an_odd_answer_is_told(scene: Scene, answer: dict[str, Any], words
 _LONG = "a_text_without_a_place_to_break_" * 6
 
 
-def _everything() -> ControllerStatus:
-    """A status in which everything is wrong, with long names."""
-    return replace(
+async def _show_everything(scene: Scene) -> None:
+    """Let everything be wrong, with long names and lines, and load the page again."""
+    kind = GroupVersionKind.of("example.dev/v1", "A" * 63)
+    scene.runtime.declared = {
+        "resources": (ResourceSpec(_LONG, "v1", "Pod"), ResourceSpec("pods", "v1", "Pod")),
+        "handlers": (HandlerSpec(_LONG, _LONG, applies=(kind,)), HandlerSpec("notify", "pods")),
+    }
+    scene.runtime.now = replace(
         STATUS,
         conditions=(*STATUS.conditions, REFUSED),
         handlers=(
@@ -345,26 +473,35 @@ def _everything() -> ControllerStatus:
             NOTIFY,
         ),
         resources=(replace(PODS, name=_LONG, synced=False, error=_LONG, error_type="Forbidden"), PODS),
+        condition_changes=(DEGRADED,),
     )
+    for _ in range(3):
+        await scene.sample(calls=30, failed=5)
+    await scene.page.reload()
+    await scene.page.wait_for_selector(".line svg .curve.faults", state="attached")
 
 
 @browsed(is_mobile=True, has_touch=True)
-@pytest.mark.parametrize("width", [320, 360, 414])
+@pytest.mark.parametrize("width", [320, 390])
 async def test_a_phone_shows_one_column(scene: Scene, width: int) -> None:
-    """Nothing is scrolled sideways, and each figure has the name of its column beside it."""
-    scene.runtime.now = _everything()
+    """Nothing but the graph is scrolled sideways, and each figure has the name of its column beside it."""
     await scene.page.set_viewport_size({"width": width, "height": 740})
-    await scene.page.reload()
+    await _show_everything(scene)
     content = await scene.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     assert content[0] <= content[1] == width
     outside = await scene.page.evaluate(
         """[...document.querySelectorAll('main *, #alarms *')]
           .filter((each) => each.getBoundingClientRect().right > innerWidth + 1)
-          .filter((each) => !each.closest('.unseen, thead')).map((each) => each.outerHTML.slice(0, 80))"""
+          .filter((each) => !each.closest('.unseen, thead, .graph'))
+          .map((each) => each.outerHTML.slice(0, 80))"""
     )
     assert outside == []
-    label = "getComputedStyle(document.querySelector(\"td[data-label='Succeeded']\"), '::before').content"
-    assert await scene.page.evaluate(label) == '"Succeeded"'
+    picture = await scene.page.evaluate(
+        "(({scrollWidth, clientWidth}) => [scrollWidth, clientWidth])(document.querySelector('.picture'))"
+    )
+    assert picture[0] > 2 * picture[1]
+    label = "getComputedStyle(document.querySelector(\"td[data-label='Waiting']\"), '::before').content"
+    assert await scene.page.evaluate(label) == '"Waiting"'
 
 
 @browsed(stopped=False)
@@ -375,10 +512,9 @@ async def test_the_page_is_accessible(scene: Scene, scheme: Any, width: int) -> 
     from axe_playwright_python.async_playwright import Axe
 
     page = scene.page
-    scene.runtime.now = _everything()
     await page.set_viewport_size({"width": width, "height": 900})
     await page.emulate_media(color_scheme=scheme)
-    await page.reload()
+    await _show_everything(scene)
     found = await Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
     background = await page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -416,7 +552,7 @@ async def test_the_page_works_by_keyboard(scene: Scene) -> None:
 @browsed(java_script_enabled=False, stopped=False)
 async def test_without_a_script_the_page_has_everything(scene: Scene) -> None:
     """Where scripts are switched off, the whole state is there, and the browser asks for it again."""
-    for selector, text in (("h1", "pod-guard"), ("#alarms", "No alarms"), ("#handlers", "12")):
+    for selector, text in (("h1", "pod-guard"), ("#alarms", "No alarms"), ("#handlers", "9 succeeded")):
         await scene.sees(selector, text)
     assert await scene.page.locator("#token").is_hidden()
     assert await scene.page.locator("meta[http-equiv=refresh]").count() == 1
@@ -426,8 +562,6 @@ async def test_without_a_script_the_page_has_everything(scene: Scene) -> None:
 
 @browsed()
 async def test_the_script_writes_figures_as_the_commands_do(scene: Scene) -> None:
-    """A rate on the page is the one of `declctl top`, and a number of keys that of `declctl status`."""
-    rates = await scene.page.evaluate("given => given.map(rateText)", list(RATES))
-    assert dict(zip(RATES, rates, strict=True)) == RATES
+    """A number of keys is that of `declctl status`."""
     counts = await scene.page.evaluate("given => given.map(countText)", list(COUNTS))
     assert dict(zip(COUNTS, counts, strict=True)) == COUNTS
