@@ -23,6 +23,13 @@ def test_the_tutorial_without_a_cluster(tmp_path: Path) -> None:
         assert not [line for line in reader.lines if " warning " in line]
 
 
+def test_the_first_minute_of_the_readme(tmp_path: Path) -> None:
+    """The operator runs, follows the edit, and consists of what the page shows."""
+    with Walkthrough(tmp_path) as reader:
+        steps = section(ROOT / "README.md", "## The first minute", "## Watchers")
+        reader.play(block for block in steps if block.language != "console")
+
+
 @pytest.fixture(params=["sandbox", pytest.param("real", marks=pytest.mark.real)])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
     """Either kind of cluster, of this test alone."""

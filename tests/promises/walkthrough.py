@@ -5,7 +5,7 @@ The blocks of a page are played in their order, in a fresh folder:
 - `sh`: each line is run, and has to end with 0, or with what its comment says (`# exits 1`). `declctl run`
   goes on until the next one.
 - `text`: each line has to be printed by the commands above it or, from then on, by `declctl run`. `…` stands
-  for anything, and so does a time of day at the begin.
+  for anything, and so do a time of day at the begin, a port and a number of milliseconds.
 - what stands below a comment `<!-- DIRECTIVE FILE -->`: `write` and `append` make the file, `edit` changes it
   by a diff, and `part of` says that the file has these lines.
 """
@@ -26,8 +26,9 @@ from waiting import until
 
 from tests.written import WrittenLines
 
-_DIRECTIVE = re.compile(r"<!-- (write|append|edit|part of) (\S+) -->")
+DIRECTIVE = re.compile(r"<!-- (write|append|edit|part of) (\S+) -->")
 _TIME = re.compile(r"^\d\d:\d\d:\d\d ")
+_VARYING = re.compile(r"…|(?<=127\.0\.0\.1:)\d+|\d+(?= ms)")
 _SKIPPED = ("pip install", "git clone")
 
 
@@ -73,7 +74,7 @@ class Walkthrough:
     def play(self, steps: Iterable[Block]) -> None:
         """Do what the blocks say, and compare what they show."""
         for block in steps:
-            directive = _DIRECTIVE.fullmatch(block.above)
+            directive = DIRECTIVE.fullmatch(block.above)
             if block.language == "text":
                 for line in block.text.splitlines():
                     self._expect(line, f"{block}: {line!r} is printed")
@@ -88,7 +89,7 @@ class Walkthrough:
 
     def edit(self, block: Block) -> None:
         """Make the change of a block below a directive, or compare the part of a file."""
-        directive = _DIRECTIVE.fullmatch(block.above)
+        directive = DIRECTIVE.fullmatch(block.above)
         assert directive is not None, f"{block}: no directive is above it"
         what, path = directive[1], self.folder / directive[2]
         if what == "write":
@@ -145,7 +146,7 @@ class Walkthrough:
             self._run = None
 
     def _expect(self, line: str, what: str) -> None:
-        pieces = [r"\s+".join(map(re.escape, piece.split())) for piece in _TIME.sub("", line).split("…")]
+        pieces = [r"\s+".join(map(re.escape, piece.split())) for piece in _VARYING.split(_TIME.sub("", line))]
         pattern = re.compile(r".*".join(pieces))
 
         def printed() -> bool:
