@@ -18,6 +18,7 @@ from declctl.manifest.checks.rules import (
     check_cache,
     check_expressions,
     check_failure_policies,
+    check_invalid_policies,
     check_references,
     check_refusals,
     check_traps,
@@ -138,6 +139,7 @@ def check(document: Document, classes: ClassReader | None = None) -> tuple[Diagn
     check_references(findings, CONTROLLER)
     check_cache(findings)
     check_failure_policies(findings)
+    check_invalid_policies(findings)
     check_expressions(findings)
     check_finalizers(findings)
     check_cycles(findings)

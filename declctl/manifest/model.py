@@ -129,6 +129,14 @@ class OnFailure(StrEnum):
     DEAD_LETTER = "DeadLetter"
 
 
+class OnInvalid(StrEnum):
+    """What happens with an object that does not fit the class of its resource."""
+
+    CONDITION = "Condition"
+    SKIP = "Skip"
+    CALL = "Call"
+
+
 class OnError(StrEnum):
     """Whether a plugin that fails stops the start, or is left out until it works."""
 
@@ -766,7 +774,8 @@ class HandlerSpec(LocatedSpec):
     and 0 for never. `timeout` is None for no limit. `filter` is None if every change passes. `events` are
     in the order of ALL_EVENTS. `applies` is empty and `status` is None if the manifest declares nothing;
     `on_immutable` has those of `applies` whose objects are made again if the server refuses to change them.
-    `field_manager` is empty for the default, and `finalizer` for none.
+    `field_manager` is empty for the default, and `finalizer` for none. `on_invalid` is None for the default,
+    which `plan` decides.
     """
 
     ABOUT = about(
@@ -936,6 +945,24 @@ class HandlerSpec(LocatedSpec):
         "maxAttempts: then it keeps only keys for which the reconciler has raised Terminal. Retry tries a "
         "change again without end, as without maxAttempts.",
         default=OnFailure.IGNORE,
+    )
+    on_invalid: OnInvalid | None = field(
+        choice(
+            "With a type of its resource: what happens with an object that does not fit. Condition does not "
+            "call the handler, and writes the condition SpecValid into the status, and a Kubernetes Event; "
+            "Skip does not call it; Call does, and reading the field raises. By default Condition with "
+            "status: true, else Skip. An object that is being deleted is always handled.",
+            [each.value for each in OnInvalid],
+        ),
+        read=OnInvalid,
+    )
+
+    keep_previous: bool = field(
+        flag(
+            "With mode Reconcile: whether each object is kept as the last call that succeeded had it, for "
+            "request.previous. It takes the bytes of one compressed object for each.",
+            default=False,
+        )
     )
 
     @property

@@ -22,6 +22,7 @@ from declctl.manifest.model import (
     LifecycleSpec,
     MetricsSpec,
     Mode,
+    OnInvalid,
     PluginSpec,
     ReloadSpec,
     ReplayPolicy,
@@ -128,6 +129,7 @@ class HandlerPlan(HandlerSpec):
     resync_period: float = 0.0
     replay: ReplayPolicy = ReplayPolicy.NEVER
     types: tuple[EntryPoint, ...] = ()
+    on_invalid: OnInvalid = OnInvalid.CALL  # also if its resource has no type
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +258,17 @@ def _handler(spec: HandlerSpec, resources: Mapping[str, ResourcePlan], shared_wo
     if spec.replay is None:
         reconciles = spec.mode is Mode.RECONCILE
         given["replay"] = ReplayPolicy.ON_CODE_CHANGE if reconciles else ReplayPolicy.NEVER
+    given["on_invalid"] = _on_invalid(spec, resources[spec.resource])
     if spec.queue.is_shared:
         given["queue"] = replace(spec.queue, concurrency=shared_workers)
     read = dict.fromkeys((spec.resource, *(watch.resource for watch in spec.watches)))
     types = dict.fromkeys(resources[name].object_type for name in read)
     return HandlerPlan(**given, types=tuple(each for each in types if each is not None))
+
+
+def _on_invalid(spec: HandlerSpec, resource: ResourcePlan) -> OnInvalid:
+    if resource.object_type is None:
+        return OnInvalid.CALL  # there is nothing that it could not fit
+    if spec.on_invalid is not None:
+        return spec.on_invalid
+    return OnInvalid.CONDITION if spec.status else OnInvalid.SKIP

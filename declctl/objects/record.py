@@ -653,6 +653,8 @@ class Request(msgspec.Struct, Generic[View_co], frozen=True, kw_only=True):
     - `attempt`: the number of this call, from 1: it grows while the call fails.
     - `causes`: why the key is due, the oldest first, at most 16.
     - `id`: the same in all attempts for the same causes, and in no other call; an idempotency key.
+    - `previous`: the object as the last call that succeeded had it, with `keepPrevious: true`; it may have
+      another uid. None before the first success of this process.
     """
 
     key: ObjectKey
@@ -660,6 +662,7 @@ class Request(msgspec.Struct, Generic[View_co], frozen=True, kw_only=True):
     attempt: int
     causes: tuple[Cause, ...]
     id: str
+    previous: View_co | None = None
 
     if not TYPE_CHECKING:
         __class_getitem__ = classmethod(GenericAlias)  # as of `typed.Object`

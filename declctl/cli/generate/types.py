@@ -115,7 +115,7 @@ async def _served(kind: GroupVersionKind, server: RequestSender) -> KindSchemas:
         raise UsageError(f"The cluster could not be asked for the schema of {kind}: {error}") from error
     wanted = {"group": kind.group, "version": kind.version, "kind": kind.kind}
     schema = next((each for each in schemas.values() if wanted in each.get(_GVK, ())), None)
-    if schema is None or not schema.get("properties"):
+    if schema is None or not (schema.get("properties") or {}).keys() - _COMMON:
         raise UsageError(f"The cluster has no schema of {kind}: look for it with `kubectl explain`.")
     return KindSchemas(kind, schema, schemas.__getitem__)
 

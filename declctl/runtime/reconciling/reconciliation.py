@@ -99,10 +99,24 @@ class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
         arguments: dict[str, object] = {"request": self.request}
         if "ctx" in implementation.parameters:
             request, obj = self.request, self.request.obj
-            scope = CallScope(request.key, obj, request.id, request.causes)
             remember = partial(memo, request.key, None if obj is None else obj.uid)
-            arguments["ctx"] = self.binding.make_context(remember, scope, self.snapshots)
+            arguments["ctx"] = self.binding.make_context(remember, self.call_scope(), self.snapshots)
         return arguments
+
+    @property
+    def fitting(self) -> ObjectView | None:
+        """The object of the request."""
+        return self.request.obj
+
+    def call_scope(self) -> CallScope:
+        """The object of the request."""
+        request = self.request
+        return CallScope(request.key, request.obj, request.id, request.causes)
+
+    def only(self, *steps: Implementation) -> None:
+        """As of any item; no finalizer is added to an object that is not handled."""
+        super().only(*steps)
+        self.adds = self.unlimited = False
 
     def take(self, result: object) -> None:
         """Receive what a reconciler has returned; raises HandlerFailed unless it is None or a Requeue."""
@@ -120,4 +134,4 @@ class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
         state, obj = super().retry_state(first_failed, waits, is_unsynced=is_unsynced), self.request.obj
         # A class of the user would keep the code of its generation in memory until the next attempt.
         plain = None if obj is None else view_as(obj, ObjectView)
-        return state._replace(request=replace(self.request, obj=plain))
+        return state._replace(request=replace(self.request, obj=plain, previous=None))

@@ -173,8 +173,10 @@ def _arguments(call: Call, view: type[ObjectView]) -> dict[str, object]:
     """What the hook is called with; its objects are views of a class."""
     change, request = call.change, call.request
     if change is None:
-        if request is not None and request.obj is not None:
-            request = replace(request, obj=view_as(request.obj, view))
+        if request is not None:
+            states = (request.obj, request.previous)
+            obj, previous = (None if each is None else view_as(each, view) for each in states)
+            request = replace(request, obj=obj, previous=previous)
         return {"request": request}
     old = None if change.old is None else view_as(change.old, view)
     change = replace(change, obj=view_as(change.obj, view), old=old)

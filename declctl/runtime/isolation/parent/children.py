@@ -547,8 +547,9 @@ def _sendable(subject: Any) -> Any:
     if isinstance(subject, Change):
         old = None if subject.old is None else sendable(subject.old)
         return replace(subject, obj=sendable(subject.obj), old=old)
-    if isinstance(subject, Request) and subject.obj is not None:
-        return replace(subject, obj=sendable(subject.obj))
+    if isinstance(subject, Request):
+        obj, previous = (None if each is None else sendable(each) for each in (subject.obj, subject.previous))
+        return replace(subject, obj=obj, previous=previous)
     return subject
 
 
