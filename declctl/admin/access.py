@@ -69,7 +69,7 @@ _KEPT = frozenset(
 # Text fields, each with the field of its class.
 _TYPES = {"error": "errorType", "lastError": "lastErrorType", "lastEnd": "lastEndType"}
 _BEARER = "bearer"
-_STATUS = "/status"
+STATUS_PATH = "/status"
 _READS = ("GET", "HEAD")  # methods that are `get` for an authorizer; each other one is its own verb
 
 
@@ -325,15 +325,17 @@ class Access:
             return None
         return decision.sentence or "The token does not count any more."
 
-    def open(self, handler: OpenHandler, *, probe: bool = False) -> Handler:
+    def open(self, handler: OpenHandler, *, probe: bool = False, path: str = "") -> Handler:
         """A handler for all clients; its second argument says whether texts may be shown.
+
+        `path` is the one whose right decides; by default that of the request.
 
         A wrong token is refused, as its sender wants to see everything; for a `probe` it is ignored. The
         texts of a probe need the right to the status, as in each cluster all users may get /readyz.
         """
 
         async def show(request: web.Request) -> web.StreamResponse:
-            decision = await self._decide(request, path=_STATUS if probe else request.path)
+            decision = await self._decide(request, path=STATUS_PATH if probe else path or request.path)
             texts = decision.verdict is AccessVerdict.ALLOWED
             if not texts and not probe and "Authorization" in request.headers:
                 return self._refused(request, decision)

@@ -21,7 +21,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from declctl.admin.acceptor import accepting, bound_sockets
-from declctl.admin.access import Access, Reason, Refusals, ServerLog, as_sentences, refusal
+from declctl.admin.access import STATUS_PATH, Access, Reason, Refusals, ServerLog, as_sentences, refusal
 from declctl.admin.authorization import Authorizer, StaticToken, TokenFile
 from declctl.admin.endpoints import (
     CacheReads,
@@ -631,7 +631,7 @@ def application(
     app.router.add_get("/cache/{resource}/{key:.+}", access.guarded(reads.one))
     app.router.add_get("/index/{resource}/{index}/{value:.*}", access.guarded(reads.index))
     app.router.add_get("/history", access.open(reloads.history))
-    app.router.add_get("/figures", access.open(RecentReads(runtime, recent).figures))
+    app.router.add_get("/figures", access.open(RecentReads(runtime, recent).figures, path=STATUS_PATH))
     app.router.add_post("/-/reload", access.guarded(reloads.reload))
     app.router.add_post("/-/rollback", access.guarded(reloads.rollback))
     app.router.add_post("/-/trigger", access.guarded(reloads.trigger))

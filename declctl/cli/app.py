@@ -383,6 +383,15 @@ def validate(
             "--cluster", help="Also ask the cluster whether it has the kinds and allows to watch them."
         ),
     ] = False,
+    crds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--crds",
+            metavar="FILE",
+            help="CustomResourceDefinitions (YAML) to compare with the classes of the manifests, besides "
+            "those beside them; may be repeated.",
+        ),
+    ] = None,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
     no_plugins: _NoPluginsOption = False,
@@ -398,7 +407,7 @@ def validate(
         children.warm()  # as in `run`
         from declctl.cli.validate import check_all, check_in_cluster, print_faults
 
-        checked = check_all(manifests, children, kubeconfig, context)
+        checked = check_all(manifests, children, kubeconfig, context, definitions=crds or ())
     faults = [fault for one in checked for fault in one.diagnostics]
     notes: Mapping[str, Sequence[str]] = {}
     # After the files: faults of the manifest need no cluster.

@@ -1,17 +1,16 @@
 """`declctl validate`: where definitions of files, and of a cluster, are not those of a manifest's classes."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import yaml
 from msgspec.structs import replace
 
-from declctl.cli.generate.kinds import Definition, definitions_of_text, read_definitions
+from declctl.cli.generate.kinds import Definition
 from declctl.codes import INCOMPATIBLE_DEFINITION, OTHER_DEFINITION
 from declctl.errors import Forbidden, NotFound, UsageError
-from declctl.kit.files import shown
+from declctl.kit.files import MANIFEST_BYTES, shown
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import Position, SourceText
 from declctl.objects.schema_changes import SchemaChange, Steps, compare_definitions
@@ -27,7 +26,7 @@ _Kind = tuple[str, str]  # group and kind
 class _FileDefinition(NamedTuple):
     """A definition in a file, with the tree that has the places of its fields."""
 
-    source: SourceText
+    text: str
     document: Definition
     tree: yaml.Node
 
@@ -42,52 +41,79 @@ def differing_files(checked: CheckResult, files: Sequence[str]) -> list[Diagnost
     if not made or checked.inputs is None:
         return []
     folder = checked.inputs.bundle.place
+    named = {Path(each): each for each in files}
     beside = [each for each in sorted(folder.iterdir()) if each.suffix in (".yaml", ".yml")]
     found: list[Diagnostic] = []
-    for path in dict.fromkeys([*beside, *map(Path, files)]):
-        with suppress(*([UsageError] if str(path) not in files else [])):
-            found += [fault for each in _definitions(path) for fault in _file_faults(each, made, checked)]
+    for path in dict.fromkeys([*beside, *named]):
+        try:
+            definitions = list(_definitions(path))
+        except UsageError:  # the folder may have files of others
+            if path in named:
+                raise
+            continue
+        name = named.get(path, shown(Path(checked.inputs.bundle.display(path.name))))
+        found += [fault for each in definitions for fault in _file_faults(each, name, made, checked)]
     return found
 
 
 def _definitions(path: Path) -> Iterator[_FileDefinition]:
-    text = read_definitions(str(path))
-    documents = definitions_of_text(str(path), text)
-    trees = list(yaml.compose_all(text, yaml.SafeLoader))
-    source = SourceText(shown(path), text.decode("utf-8", "replace"))
-    for at, document in documents:
-        tree: yaml.Node | None = trees[at[0]]
-        for step in at[1:]:
-            tree = _below(tree, step)
-        if tree is not None:
-            yield _FileDefinition(source, document, tree)
+    """The definitions of a file, which may be items of a List. Raises UsageError for one that is no YAML."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MANIFEST_BYTES + 1)
+        if len(text) > MANIFEST_BYTES:
+            raise UsageError(f"{path} is larger than {MANIFEST_BYTES:,} bytes: split it.")
+        documents = list(yaml.safe_load_all(text))
+        trees: list[Any] = list(yaml.compose_all(text, yaml.SafeLoader))
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not YAML: {error}") from error
+    shown_text = text.decode("utf-8", "replace")
+    for document, tree in zip(documents, trees, strict=True):
+        parts = [(document, tree)]
+        if isinstance(document, dict) and document.get("kind") == "List":
+            parts = list(
+                zip(document.get("items") or (), getattr(_below(tree, "items"), "value", ()), strict=False)
+            )
+        for each, node in parts:
+            if _is_definition(each):
+                yield _FileDefinition(shown_text, each, node)
+
+
+def _is_definition(document: Any) -> bool:
+    if not isinstance(document, dict) or document.get("kind") != "CustomResourceDefinition":
+        return False
+    spec = document.get("spec")
+    return isinstance(spec, dict) and isinstance(spec.get("names"), dict) and bool(spec.get("versions"))
 
 
 def _file_faults(
-    found: _FileDefinition, made: Mapping[_Kind, Definition], checked: CheckResult
+    found: _FileDefinition, name: str, made: Mapping[_Kind, Definition], checked: CheckResult
 ) -> Iterator[Diagnostic]:
     kind = _kind_of(found.document)
     if kind not in made:
         return
     for change in compare_definitions(found.document, made[kind]):
-        fault = found.source.fault(
+        fault = SourceText(name, found.text).fault(
             OTHER_DEFINITION,
             _position(found.tree, change.earlier),
             f"the class of {kind[1]} says something else: {change}",
-            suggestion=_advice(checked, kind, found.source.name),
+            suggestion=_advice(checked, kind, name),
         )
         yield fault if not change.compatible else replace(fault, severity="warning")
 
 
-async def differing_served(checked: CheckResult, server: "Client") -> AsyncIterator[Diagnostic]:
+async def differing_served(checked: CheckResult, server: "Client") -> list[Diagnostic]:
     """What the definitions of a server lack, and which stored objects may not fit the classes: warnings."""
+    found: list[Diagnostic] = []
     for kind, definition in _made(checked).items():
         try:
             served = await server.request_json("GET", f"{_SERVED}/{definition['metadata']['name']}")
         except (NotFound, Forbidden):
             continue  # the kind is reported as not served; a definition may be hidden from this user
-        for change in compare_definitions(served, definition):
-            yield _served_fault(checked, kind, change)
+        found += [_served_fault(checked, kind, each) for each in compare_definitions(served, definition)]
+    return found
 
 
 def _served_fault(checked: CheckResult, kind: _Kind, change: SchemaChange) -> Diagnostic:

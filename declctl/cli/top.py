@@ -310,7 +310,8 @@ def _head(taken: LoadSample) -> Iterator[str]:
     reload = taken.reload_reason or "none yet"
     if taken.reload_time:
         reload += f" {age(taken.reload_time, now=taken.time)} ago"
-    leads = "leads" if taken.leader else f"follows {taken.leader_identity or 'nobody yet'}"
+    followed = f"follows {taken.leader_identity}" if taken.leader_identity else "no leader yet"
+    leads = "leads" if taken.leader else followed
     objects, memory = sum(each.objects for each in taken.caches), sum(each.bytes for each in taken.caches)
     parts = [f"last reload: {reload}", f"{figures.count(objects)} objects in {figures.byte_size(memory)}"]
     yield "; ".join([*parts, leads] if taken.leader_identity is not None or not taken.leader else parts)

@@ -8,7 +8,14 @@ from typing import Any, Final
 
 from declctl.objects.custom_resource import Column, CustomResource, custom_resource_of
 from declctl.objects.schema_marks import PRESERVE, VALIDATIONS, rules_of
-from declctl.objects.structural import Schema, SchemaErrors, SchemaFault, docstring, structural_schema
+from declctl.objects.structural import (
+    Schema,
+    SchemaErrors,
+    SchemaFault,
+    default_of,
+    docstring,
+    structural_schema,
+)
 from declctl.objects.typed import Object, typed_fields
 
 Definition = Mapping[str, Any]
@@ -177,7 +184,7 @@ def object_schema(cls: type[Object[Any, Any]]) -> Schema:
             if of_field.get("required"):
                 required.append(field.name)
             elif of_field.get("type") == "object":
-                of_field["default"] = {}
+                of_field["default"] = default_of(of_field)
         properties[field.name] = of_field
     for name in ("spec", "status"):  # of a class that leaves them untyped
         properties.setdefault(name, {"type": "object", PRESERVE: True})

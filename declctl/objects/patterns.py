@@ -6,6 +6,7 @@ left: Python's `$` also matches before a line break at the end of a text, and th
 """
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -45,7 +46,7 @@ class PatternFault(NamedTuple):
 def pattern_fault(pattern: str) -> PatternFault | None:
     """The first reason why a pattern can't be that of a schema; None if Python and RE2 read it alike."""
     try:
-        re.compile(pattern)
+        _compiled(pattern)
     except re.error as error:
         return PatternFault(f"the pattern is no regular expression: {error}", "see Python's module re")
     return next(_faults(pattern), None)
@@ -54,7 +55,6 @@ def pattern_fault(pattern: str) -> PatternFault | None:
 @lru_cache(256)
 def go_pattern(pattern: str) -> re.Pattern[str] | None:
     """A pattern of a server as Python's `re` can search for it; None for one that only Go reads."""
-    flags = re.ASCII
     made, in_class = "", False
     for part in re.findall(r"\\.|\[\^?\]?|.", pattern, re.DOTALL):
         in_class = (
@@ -63,9 +63,15 @@ def go_pattern(pattern: str) -> re.Pattern[str] | None:
         ends_text = part == r"\z" or (part == "$" and not in_class and "(?m" not in pattern)
         made += r"\Z" if ends_text else part
     try:
-        return re.compile(made, flags)
+        return _compiled(made, re.ASCII)
     except re.error:
         return None
+
+
+def _compiled(pattern: str, flags: int = 0) -> re.Pattern[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of [[, which may become a nested class
+        return re.compile(pattern, flags)
 
 
 def _faults(pattern: str) -> Iterator[PatternFault]:

@@ -25,8 +25,8 @@ _OPAQUE: Final = (
 class SchemaChange(NamedTuple):
     """One difference between two schemas.
 
-    `path` is the place in the object, such as `spec.ports[].name`; `what` is a sentence about it. `steps` lead
-    to the place in the later document, and `earlier` in the earlier one.
+    `path` is the place in the object, such as `spec.ports[].name`, and `what` says what has changed. `steps`
+    lead to the place in the later document, and `earlier` in the earlier one.
     """
 
     path: str
@@ -41,7 +41,7 @@ class SchemaChange(NamedTuple):
 
 def compare(before: _Schema, after: _Schema) -> list[SchemaChange]:
     """The changes from one structural schema to another, without descriptions."""
-    return list(_schema(before, after, _Place("")))
+    return list(_schema(before, after, _ChangePlace("")))
 
 
 def compare_definitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[SchemaChange]:
@@ -60,7 +60,9 @@ def compare_definitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> 
         if was != now and not (name == "singular" and was is None):
             place = ("spec", "names", name)
             compatible = name != "plural"
-            found.append(SchemaChange("spec.names", f"{name}: {_shown(was)} → {_shown(now)}", compatible, place, place))
+            found.append(
+                SchemaChange("spec.names", f"{name}: {_shown(was)} → {_shown(now)}", compatible, place, place)
+            )
     return found + list(_versions(before, after))
 
 
@@ -79,7 +81,7 @@ def _versions(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[S
         other = new[name][1]
         schema = ("schema", "openAPIV3Schema")
         was, now = (each.get("schema", {}).get("openAPIV3Schema", {}) for each in (version, other))
-        place = _Place("" if len(new) == 1 else name, (*later, *schema), (*earlier, *schema))
+        place = _ChangePlace("" if len(new) == 1 else name, (*later, *schema), (*earlier, *schema))
         yield from _schema(was, now, place)
         for field in ("served", "storage", "deprecated", "subresources", "additionalPrinterColumns"):
             if (version.get(field) or None) != (other.get(field) or None):
@@ -87,22 +89,24 @@ def _versions(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[S
                 yield SchemaChange(f"version {name}", what, True, (*later, field), (*earlier, field))
     for name, (at, _) in new.items():
         if name not in old:
-            yield SchemaChange(name, "the version is new", True, ("spec", "versions", at), ("spec", "versions"))
+            yield SchemaChange(
+                name, "the version is new", True, ("spec", "versions", at), ("spec", "versions")
+            )
 
 
-class _Place(NamedTuple):
+class _ChangePlace(NamedTuple):
     path: str
     steps: Steps = ()
     earlier: Steps = ()
 
-    def below(self, step: str, *steps: str) -> "_Place":
-        return _Place(f"{self.path}{step}".lstrip("."), (*self.steps, *steps), (*self.earlier, *steps))
+    def below(self, step: str, *steps: str) -> "_ChangePlace":
+        return _ChangePlace(f"{self.path}{step}".lstrip("."), (*self.steps, *steps), (*self.earlier, *steps))
 
     def change(self, what: str, *, compatible: bool) -> SchemaChange:
         return SchemaChange(self.path or "the object", what, compatible, self.steps, self.earlier)
 
 
-def _schema(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChange]:
+def _schema(before: _Schema, after: _Schema, at: _ChangePlace) -> Iterator[SchemaChange]:
     was, now = _type(before), _type(after)
     if was != now:
         # Each integer is a number, and fits int-or-string; anything fits what is not described.
@@ -134,13 +138,14 @@ def _type(schema: _Schema) -> str:
     return str(schema.get("type") or "anything")
 
 
-def _limits(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChange]:
+def _limits(before: _Schema, after: _Schema, at: _ChangePlace) -> Iterator[SchemaChange]:
     if before.get("nullable") and not after.get("nullable"):
         yield at.change("it may not be null any more", compatible=False)
     for name, sign in (("minimum", 1), ("maximum", -1)):
         exclusive = f"exclusive{name.capitalize()}"
         limits = [
-            (sign * each[name], bool(each.get(exclusive))) if name in each else None for each in (before, after)
+            (sign * each[name], bool(each.get(exclusive))) if name in each else None
+            for each in (before, after)
         ]
         yield from _limit(name, limits, (before.get(name), after.get(name)), at)
     for names, sign in ((_LOWER, 1), (_UPPER, -1)):
@@ -158,7 +163,7 @@ def _limits(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChang
 
 
 def _limit(
-    name: str, limits: Sequence[tuple[Any, bool] | None], shown: tuple[Any, Any], at: _Place
+    name: str, limits: Sequence[tuple[Any, bool] | None], shown: tuple[Any, Any], at: _ChangePlace
 ) -> Iterator[SchemaChange]:
     was, now = limits
     if was != now:
@@ -168,7 +173,7 @@ def _limit(
         yield at.change(what, compatible=now is None or (was is not None and now <= was))
 
 
-def _choices(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChange]:
+def _choices(before: _Schema, after: _Schema, at: _ChangePlace) -> Iterator[SchemaChange]:
     was, now = before.get("enum"), after.get("enum")
     if now is not None and was is None:
         yield at.change(f"it is one of {_shown(now)} now", compatible=False)
@@ -188,21 +193,24 @@ def _choices(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChan
         yield at.change(what, compatible=kinds[1][0] == "atomic")
 
 
-def _rules(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChange]:
-    was, now = ([each["rule"] for each in schema.get(VALIDATIONS) or ()] for schema in (before, after))
-    for rule in now:
-        if rule not in was:
-            # A rule about an update says nothing of what is stored.
-            yield at.change(f"the rule {rule} is new", compatible="oldSelf" in rule)
-    for rule in was:
-        if rule not in now:
-            yield at.change(f"the rule {rule} is gone", compatible=True)
+def _rules(before: _Schema, after: _Schema, at: _ChangePlace) -> Iterator[SchemaChange]:
+    was, now = _rules_of(before), _rules_of(after)
+    for rule in [each for each in now if each not in was]:
+        # A rule about an update says nothing of what is stored.
+        yield at.change(f"the rule {rule} is new", compatible="oldSelf" in rule)
+    for rule in [each for each in was if each not in now]:
+        yield at.change(f"the rule {rule} is gone", compatible=True)
 
 
-def _fields(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChange]:
+def _rules_of(schema: _Schema) -> list[str]:
+    return [str(each["rule"]) for each in schema.get(VALIDATIONS) or ()]
+
+
+def _fields(before: _Schema, after: _Schema, at: _ChangePlace) -> Iterator[SchemaChange]:
     old: Mapping[str, _Schema] = before.get("properties") or {}
     new: Mapping[str, _Schema] = after.get("properties") or {}
-    needed = set(after.get("required") or ()) - set(before.get("required") or ())
+    was_required, is_required = ({*(each.get("required") or ())} for each in (before, after))
+    needed = is_required - was_required
     for name, schema in old.items():
         inner = at.below(f".{name}", "properties", name)
         if name not in new:
@@ -222,7 +230,7 @@ def _fields(before: _Schema, after: _Schema, at: _Place) -> Iterator[SchemaChang
             # Where unknown fields were kept, stored objects may have any value there.
             place = inner._replace(earlier=at.earlier)
             yield place.change("the field is new", compatible=not before.get(PRESERVE))
-        elif name in (before.get("required") or ()) and name not in (after.get("required") or ()):
+        elif name in was_required - is_required:
             yield inner.change("the field is not required any more", compatible=True)
         if name in old and old[name].get("default") != schema.get("default"):
             was, now = old[name].get("default"), schema.get("default")

@@ -101,8 +101,8 @@ def structural_schema(of: Any, *, path: str = "spec") -> Schema:
         node = types.type_info(of)
     except Exception as error:  # an annotation may be any code
         raise SchemaErrors([_unreadable(of, path, str(error))]) from error
-    walk = _Walk()
-    schema = walk.schema(node, _Place(path))
+    walk = _SchemaMaker()
+    schema = walk.schema(node, _ValuePlace(path))
     if walk.faults:
         raise SchemaErrors(walk.faults)
     return schema
@@ -117,18 +117,18 @@ def cel_name(field: str) -> str:
     return field
 
 
-class _Place(NamedTuple):
+class _ValuePlace(NamedTuple):
     """Where a value is: its path in the object, and the innermost field of a class that has it."""
 
     path: str
     cls: type | None = None
     field: str = ""
 
-    def below(self, step: str) -> "_Place":
+    def below(self, step: str) -> "_ValuePlace":
         return self._replace(path=f"{self.path}{step}")
 
 
-class _Walk:
+class _SchemaMaker:
     """Makes a schema out of what msgspec knows of a type, and collects all faults."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class _Walk:
         self._inside: list[type] = []  # the classes that hold the present value
         self._is_open = False  # below `preserve_unknown_fields`, where classes are not described
 
-    def schema(self, node: types.Type, at: _Place) -> Schema:
+    def schema(self, node: types.Type, at: _ValuePlace) -> Schema:
         """The schema of a value; empty after a fault."""
         match node:
             case types.Metadata():
@@ -165,11 +165,11 @@ class _Walk:
                 schema = self._special(node, at)
         return schema
 
-    def _fault(self, at: _Place, message: str, suggestion: str) -> Schema:
+    def _fault(self, at: _ValuePlace, message: str, suggestion: str) -> Schema:
         self.faults.append(SchemaFault(message, suggestion, *at))
         return {}
 
-    def _marked(self, node: types.Metadata, at: _Place) -> Schema:
+    def _marked(self, node: types.Metadata, at: _ValuePlace) -> Schema:
         extra = dict(node.extra_json_schema or {})
         if unknown := sorted(extra.keys() - _EXTRA - _IGNORED):
             advice = "leave it out; a schema of Kubernetes has no such field"
@@ -184,7 +184,7 @@ class _Walk:
             self._check_keys(schema, at)
         return schema
 
-    def _check_keys(self, schema: Schema, at: _Place) -> None:
+    def _check_keys(self, schema: Schema, at: _ValuePlace) -> None:
         item: Schema = schema.get("items") or {}
         properties: Mapping[str, Schema] = item.get("properties") or {}
         for key in schema[LIST_KEYS]:
@@ -198,7 +198,7 @@ class _Walk:
                 advice = "leave its default out, or give it one that is not None"
                 self._fault(at, f"{key} is a key of the list, and may be missing in an element", advice)
 
-    def _union(self, members: Sequence[types.Type], at: _Place) -> Schema:
+    def _union(self, members: Sequence[types.Type], at: _ValuePlace) -> Schema:
         given = [each for each in members if not isinstance(each, types.NoneType)]
         if len(given) == 1:
             return _nullable(self.schema(given[0], at))
@@ -223,7 +223,7 @@ class _Walk:
             return self._fault(at, "a server knows no union of these types", advice)
         return schema if len(given) == len(members) else _nullable(schema)
 
-    def _number(self, node: types.IntType | types.FloatType, at: _Place) -> Schema:
+    def _number(self, node: types.IntType | types.FloatType, at: _ValuePlace) -> Schema:
         is_float = isinstance(node, types.FloatType)
         schema: Schema = {"type": "number" if is_float else "integer"}
         for bound, name, exclusive, sign in (
@@ -252,7 +252,7 @@ class _Walk:
                 self._fault(at, message, "use int, in a smaller unit")
         return schema
 
-    def _text(self, node: types.StrType, at: _Place) -> Schema:
+    def _text(self, node: types.StrType, at: _ValuePlace) -> Schema:
         schema: Schema = {"type": "string"} | _lengths(node, "Length")
         if node.pattern is not None:
             schema["pattern"] = node.pattern
@@ -260,7 +260,7 @@ class _Walk:
                 self._fault(at, fault.message, fault.suggestion)
         return schema
 
-    def _choice(self, node: types.EnumType | types.LiteralType, at: _Place) -> Schema:
+    def _choice(self, node: types.EnumType | types.LiteralType, at: _ValuePlace) -> Schema:
         members: Sequence[Any] = node.values if isinstance(node, types.LiteralType) else list(node.cls)
         values = [each.value if isinstance(each, Enum) else each for each in members]
         given = [each for each in values if each is not None]
@@ -271,7 +271,7 @@ class _Walk:
         return schema if len(given) == len(values) else {**schema, "nullable": True}
 
     def _list(
-        self, node: types.ListType | types.VarTupleType | types.SetType | types.FrozenSetType, at: _Place
+        self, node: types.ListType | types.VarTupleType | types.SetType | types.FrozenSetType, at: _ValuePlace
     ) -> Schema:
         items = self._inner(node.item_type, at.below("[]"))
         schema: Schema = {"type": "array", "items": items} | _lengths(node, "Items")
@@ -284,7 +284,7 @@ class _Walk:
             schema |= {LIST_TYPE: "map", LIST_KEYS: ["type"]}
         return schema
 
-    def _pair(self, node: types.TupleType, at: _Place) -> Schema:
+    def _pair(self, node: types.TupleType, at: _ValuePlace) -> Schema:
         items = [self._inner(each, at.below("[]")) for each in node.item_types]
         if not items or any(each != items[0] for each in items):
             return self._fault(
@@ -292,7 +292,7 @@ class _Walk:
             )
         return {"type": "array", "items": items[0], "minItems": len(items), "maxItems": len(items)}
 
-    def _map(self, node: types.DictType, at: _Place) -> Schema:
+    def _map(self, node: types.DictType, at: _ValuePlace) -> Schema:
         schema: Schema = {"type": "object"} | _lengths(node, "Properties")
         if node.key_type not in (types.StrType(), types.AnyType()):
             self._fault(
@@ -304,21 +304,21 @@ class _Walk:
             return {**schema, PRESERVE: True}
         return {**schema, "additionalProperties": self._inner(node.value_type, at.below("{}"))}
 
-    def _inner(self, node: types.Type, at: _Place) -> Schema:
+    def _inner(self, node: types.Type, at: _ValuePlace) -> Schema:
         """The schema of a value that is no field: of an element, or of a map."""
         schema = self.schema(node, at)
         if schema.get("nullable") and "enum" in schema:
             return self._null_choice(at)
         return schema
 
-    def _null_choice(self, at: _Place) -> Schema:
+    def _null_choice(self, at: _ValuePlace) -> Schema:
         return self._fault(
             at,
             "a server refuses null for a choice",
             "leave None out, or give the field the default None: then a null counts as left out",
         )
 
-    def _object(self, node: _Fields, at: _Place) -> Schema:
+    def _object(self, node: _Fields, at: _ValuePlace) -> Schema:
         if self._is_open:
             return {"type": "object", PRESERVE: True}
         cls = cast("type", getattr(node.cls, "__origin__", node.cls))  # of a generic class
@@ -341,7 +341,7 @@ class _Walk:
         properties: dict[str, Schema] = {}
         validations = [*rules_of(cls)]
         for field in node.fields:
-            here = _Place(f"{at.path}.{field.encode_name}", cls, field.name)
+            here = _ValuePlace(f"{at.path}.{field.encode_name}", cls, field.name)
             properties[field.encode_name] = of_field = self._field(field, cls, here)
             keeps = any(each.get("rule") == IMMUTABLE for each in of_field.get(VALIDATIONS, ()))
             # A rule with oldSelf is not checked for a field that goes or comes: the object has to say so.
@@ -362,7 +362,7 @@ class _Walk:
         self._inside.pop()
         return schema
 
-    def _field(self, field: types.Field, cls: type, at: _Place) -> Schema:
+    def _field(self, field: types.Field, cls: type, at: _ValuePlace) -> Schema:
         schema = self.schema(field.type, at)
         default = field.default
         if field.default_factory is not msgspec.NODEFAULT:
@@ -385,9 +385,9 @@ class _Walk:
             return schema
         if schema.get("format") == "byte" and value == "":
             self._fault(at, "a server refuses empty bytes, which are the default", "make the default None")
-        return {**schema, "default": _without_inner_defaults(value, schema)}
+        return {**schema, "default": _without_nulls(value, schema)}
 
-    def _special(self, node: types.Type, at: _Place) -> Schema:
+    def _special(self, node: types.Type, at: _ValuePlace) -> Schema:
         match node:
             case types.BytesType() | types.ByteArrayType() | types.MemoryViewType():
                 if node.min_length is not None or node.max_length is not None:
@@ -418,7 +418,7 @@ class _Walk:
 
 
 def _nullable(schema: Schema) -> Schema:
-    """A field whose default is None loses this again (`_Walk._field`)."""
+    """A field whose default is None loses this again (`_SchemaMaker._field`)."""
     return {**schema, "nullable": True} if schema else schema
 
 
@@ -441,22 +441,26 @@ def _hint(cls: type, field: str) -> Any:
     return get_type_hints(cls, include_extras=True)[field]
 
 
-def _without_inner_defaults(value: Any, schema: Schema) -> Any:
-    """A default without what the server fills in by itself."""
-    properties: Mapping[str, Schema] | None = schema.get("properties")
-    if isinstance(value, list) and "items" in schema:
-        return [_without_inner_defaults(each, schema["items"]) for each in cast("list[Any]", value)]
-    if not isinstance(value, dict) or properties is None:
+def default_of(schema: Schema) -> Any:
+    """The object that a server makes of an empty one. A server checks rules of a default as it is written."""
+    properties: Mapping[str, Schema] = schema.get("properties") or {}
+    filled = {name: each["default"] for name, each in properties.items() if "default" in each}
+    return filled if VALIDATIONS in schema else {}
+
+
+def _without_nulls(value: Any, schema: Schema) -> Any:
+    """A default without the nulls that the server drops."""
+    if isinstance(value, list):
+        return [_without_nulls(each, schema.get("items") or {}) for each in cast("list[Any]", value)]
+    if not isinstance(value, dict):
         return value
-    slim: dict[str, Any] = {}
-    for name, inner in cast("dict[str, Any]", value).items():
-        of_field = properties.get(name, {})
-        if inner is None and not of_field.get("nullable"):
-            continue
-        slimmed = _without_inner_defaults(inner, of_field)
-        if "default" not in of_field or slimmed != of_field["default"]:
-            slim[name] = slimmed
-    return slim
+    properties: Mapping[str, Schema] = schema.get("properties") or {}
+    given = cast("dict[str, Any]", value)
+    return {
+        name: _without_nulls(each, properties.get(name) or {})
+        for name, each in given.items()
+        if each is not None or name not in properties or properties[name].get("nullable")
+    }
 
 
 def _unreadable(of: Any, path: str, reason: str) -> SchemaFault:

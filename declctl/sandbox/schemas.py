@@ -216,9 +216,7 @@ def faults(
         found += _scale_faults(kind.scale, new, status_only=subresource == "status")
     shape = shape_of(kind)
     if old is None or not any(fields.duplicates(old, shape)):
-        plain = copy.deepcopy(new)  # 1.0 and 1 are the same key
-        write_numbers(plain)
-        found += _duplicates(plain, shape, "")
+        found += _duplicates(new, shape, "")
     if not rules.has_rules(kind.schema):
         return found
     if any(cause.reason in _BLOCKING for cause in found):
@@ -587,12 +585,24 @@ def _duplicates(value: Any, shape: Shape, path: str) -> list[StatusCause]:
                 )
                 break
             if shape.keys is not None:
-                step = "k:{}" if shape.keys and element is None else fields.step_of(element, shape)
+                step = _step(element, shape)
                 seen[step] = seen.get(step, 0) + 1
                 if seen[step] == 2:
-                    found.append(StatusCause("FieldValueDuplicate", f"Duplicate value: {step[2:]}", where))
+                    told = fields.told(element) if isinstance(element, float) else step[2:]
+                    found.append(StatusCause("FieldValueDuplicate", f"Duplicate value: {told}", where))
             found += _duplicates(element, shape.element(), where)
     return found
+
+
+def _step(element: Any, shape: Shape) -> str:
+    """The step of an element: 1.0 and 1 are the same key of a map, and different elements of a set."""
+    if not shape.keys:
+        return fields.step_of(element, shape)
+    if element is None:
+        return "k:{}"
+    plain = dict(element)
+    write_numbers(plain)
+    return fields.step_of(plain, shape)
 
 
 def _type_of(value: Any) -> str:

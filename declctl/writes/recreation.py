@@ -39,7 +39,7 @@ _OF_A_CHANGE = re.compile(r"immutable|may not change|cannot change|updates to .*
 def is_of_handler(obj: KubeObject, manager: str, owner: str) -> bool:
     """Whether a field manager has made an object that it has applied by `ctx.apply`.
 
-    The object of the call, whose uid is `owner`, controls it; or no object does, and nobody else has written
+    The object of the call, whose uid is `owner`, controls it, or no object does; and nobody else has written
     anything but metadata and subresources.
     """
     metadata: Mapping[str, Any] = obj.get("metadata") or {}
@@ -48,8 +48,8 @@ def is_of_handler(obj: KubeObject, manager: str, owner: str) -> bool:
     controllers = [
         each.get("uid") for each in metadata.get("ownerReferences") or () if each.get("controller")
     ]
-    if controllers:
-        return bool(owner) and controllers == [owner]
+    if controllers and (not owner or controllers != [owner]):
+        return False
     return not any(
         (entry.get("fieldsV1") or {}).keys() - {"f:metadata", "f:status"}
         for entry in metadata.get("managedFields") or ()
@@ -106,6 +106,10 @@ class Recreation:
             raise error from None
         if not is_own(live):
             raise _explained(error, f"it is not made again, as {write.manager} has not made it alone")
+        try:
+            await self._gate.check_new(write)
+        except ApiError as refusal:
+            raise _explained(error, f"it is not made again, as it could not be made: {refusal}") from refusal
         made = self._made.get(str(live["metadata"].get("uid")))
         if made is not None and made[0] == write.body:
             why = "it is not made again, as it was made so: somebody else, such as a webhook, changes it"
@@ -113,10 +117,6 @@ class Recreation:
         if made is not None and (ago := self._clock.monotonic() - made[1]) < _AGAIN_SECONDS:
             why = f"it was made again {ago:.0f} s ago, and is so once in {_AGAIN_SECONDS:.0f} s at most"
             raise _explained(error, why)
-        try:
-            await self._gate.check_new(write)
-        except ApiError as refusal:
-            raise _explained(error, f"it is not made again, as it could not be made: {refusal}") from refusal
         return live
 
     async def _recreated(

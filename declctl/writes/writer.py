@@ -12,7 +12,15 @@ import msgspec
 
 from declctl.errors import InvalidWrite, UndeclaredWrite
 from declctl.kit import Clock
-from declctl.objects import GroupVersionKind, ObjectView, RequestSender, Resource, event_id_of, second_view
+from declctl.objects import (
+    GroupVersionKind,
+    KubeObject,
+    ObjectView,
+    RequestSender,
+    Resource,
+    event_id_of,
+    second_view,
+)
 from declctl.objects.resource import namespace_of
 from declctl.writes.apply import (
     AppliedDocument,
@@ -159,10 +167,13 @@ class HandlerWriter:
             repeats_conflict=not has_preconditions(document),
             force=self._declared.force if force is None else force,
         )
-        uid = "" if scope.obj is None else scope.obj.uid
-        written = await self._parts.recreation.apply(
-            write, origin, self._declared, lambda obj: is_of_handler(obj, self.manager, uid)
-        )
+
+        def is_own(obj: KubeObject) -> bool:
+            if owner is not None and owner.is_only_owner_of(obj):
+                return True
+            return is_of_handler(obj, self.manager, "" if owner is None else owner.parent.uid)
+
+        written = await self._parts.recreation.apply(write, origin, self._declared, is_own)
         if scope.obj is not None and written.uid == scope.obj.uid:
             self._parts.statuses.learn(written)  # its version is newer than that which the handler has
         return written

@@ -50,7 +50,7 @@ class BoxState(StrEnum):
     NONE = ""
 
 
-class Line(NamedTuple):
+class Caption(NamedTuple):
     """The second line of a box."""
 
     text: str
@@ -109,6 +109,7 @@ class GraphPicture:
         self._plan = plan
         self._boxes: dict[str, Box] = {}
         self._arrows: dict[tuple[str, str], Arrow] = {}
+        self._scopes: dict[str, Caption] = {}  # of resources: which objects of their kinds they have
         self._groups: dict[tuple[str, ...], list[WatchKey]] = {}  # informers by the resources that share them
         for watch in plan.watches:
             self._groups.setdefault(watch.resources, []).append(watch.key)
@@ -118,13 +119,14 @@ class GraphPicture:
         self._height = self._place()
         # What was drawn last, by its arrow or its box: most of it is the same a moment later.
         self._paths: dict[Arrow, tuple[str, Element]] = {}
-        self._shown: dict[str, tuple[Line | None, Element]] = {}
+        self._shown: dict[str, tuple[Caption | None, Element]] = {}
 
     def _add_resources(self) -> None:
         for resource in self._plan.resources:
-            self._boxes[f"resource {resource.name}"] = Box(
-                f"resource {resource.name}", 0, resource.name, _scope(resource)
-            )
+            first = resource.watches[0]
+            box = Box(f"resource {resource.name}", 0, resource.name, f"{first.api_version} {first.kind}")
+            self._boxes[box.key] = box
+            self._scopes[box.key] = Caption(_scope(resource))
         for names, keys in self._groups.items():
             box = Box(_group(names), 1, keys[0].kind, keys[0].api_version)
             self._boxes[box.key] = box
@@ -232,13 +234,17 @@ class GraphPicture:
         status: ControllerStatus,
         recent: RecentFigures,
         counted: Mapping[FigureKey, float | None],
-        lines: Mapping[str, Line],
+        captions: Mapping[str, Caption],
+        *,
+        texts: bool,
     ) -> Element:
         """The picture with the figures of a moment.
 
-        - `counted`: the counters now; `lines`: the second lines of handlers and schedules, by their boxes.
+        - `counted`: the counters now; `captions`: those of handlers and schedules, by their boxes.
+        - `texts`: whether texts of the manifest may be shown, such as selectors.
         """
-        lines = {**lines, **{_group(names): line for names, line in self._informer_lines(status)}}
+        found = {_group(names): caption for names, caption in self._informer_captions(status)}
+        captions = {**captions, **found, **(self._scopes if texts else {})}
         columns = range(max((box.column for box in self._boxes.values()), default=0) + 1)
         width = sum(_WIDTHS[: len(columns)]) + (len(columns) - 1) * _GAP
         height = f"{self._height + 2:g}"
@@ -249,7 +255,7 @@ class GraphPicture:
         arrows = [self._drawn(arrow, rate) for arrow, rate in rates.items()]
         # Above all arrows, so that none crosses them.
         counts = [self._count(arrow, rate) for arrow, rate in rates.items() if arrow.counts]
-        boxes = [self._drawn_box(box, lines.get(box.key)) for box in self._boxes.values()]
+        boxes = [self._drawn_box(box, captions.get(box.key)) for box in self._boxes.values()]
         return element(
             "svg",
             *heads,
@@ -264,7 +270,7 @@ class GraphPicture:
             height=height,
         )
 
-    def _informer_lines(self, status: ControllerStatus) -> Iterable[tuple[tuple[str, ...], Line]]:
+    def _informer_captions(self, status: ControllerStatus) -> Iterable[tuple[tuple[str, ...], Caption]]:
         found: dict[WatchKey, InformerStatistics] = {}
         plans = {resource.name: resource for resource in self._plan.resources}
         for resource in status.resources:
@@ -289,10 +295,10 @@ class GraphPicture:
         end = target.middle if target.column > _HANDLERS else target.port(target.inputs, arrow)
         return source.right, begin, target.left - 1, end
 
-    def _drawn_box(self, box: Box, line: Line | None) -> Element:
+    def _drawn_box(self, box: Box, caption: Caption | None) -> Element:
         known = self._shown.get(box.key)
-        if known is None or known[0] != line:
-            known = self._shown[box.key] = line, _drawn_box(box, line)
+        if known is None or known[0] != caption:
+            known = self._shown[box.key] = caption, _drawn_box(box, caption)
         return known[1]
 
     def _drawn(self, arrow: Arrow, rate: float | None) -> Element:
@@ -309,7 +315,7 @@ class GraphPicture:
         bent = left + _STRAIGHT if at_source else left, right if at_source else right - _STRAIGHT
         middle = sum(bent) / 2
         path = (
-            f"M{left} {begin:.4g}H{bent[0]}C{middle:g} {begin:.4g} {middle:g} {end:.4g} {bent[1]} {end:.4g}"
+            f"M{left} {begin:.1f}H{bent[0]}C{middle:g} {begin:.1f} {middle:g} {end:.1f} {bent[1]} {end:.1f}"
             f"H{right}m-6 -3.5l6 3.5l-6 3.5"
         )
         what = f"{arrow.what} in the last minute" if arrow.counts else arrow.what
@@ -329,7 +335,7 @@ class GraphPicture:
             NONE if rate is None else f"{figures.rate(rate)}/min",
             class_=f"count{' busy' if rate else ''}{'' if at_source else ' end'}",
             x=left + 8 if at_source else right - 9,
-            y=f"{(begin if at_source else end) - 4:.4g}",
+            y=f"{(begin if at_source else end) - 4:.1f}",
             data_key=f"count {arrow.source} → {arrow.target}",
         )
 
@@ -354,43 +360,43 @@ def _scope(resource: ResourcePlan) -> str:
     return ", ".join(parts) or "all namespaces"
 
 
-def _informers(found: Sequence[InformerStatistics]) -> Line:
+def _informers(found: Sequence[InformerStatistics]) -> Caption:
     """The second line of a box of informers."""
     if not found:
-        return Line("… not started", BoxState.WAITS)
+        return Caption("… not started", BoxState.WAITS)
     objects = f"{figures.count(sum(each.objects for each in found))} objects"
     if len(found) > 1:
         objects += f", {len(found)} watches"
     if any(each.error for each in found):
-        return Line(f"✗ fails, {objects}", BoxState.BAD)
+        return Caption(f"✗ fails, {objects}", BoxState.BAD)
     if not all(each.synced for each in found):
         listed = figures.count(sum(each.items_listed for each in found))
-        return Line(f"… syncing, {listed} listed", BoxState.WAITS)
-    return Line(f"✓ {objects}", BoxState.GOOD)
+        return Caption(f"… syncing, {listed} listed", BoxState.WAITS)
+    return Caption(f"✓ {objects}", BoxState.GOOD)
 
 
-def handler_line(handler: HandlerStatistics, state: Element) -> Line:
+def handler_caption(handler: HandlerStatistics, state: Element) -> Caption:
     """The second line of the box of a handler, whose state is as in the table."""
     waiting = f", {figures.count(handler.queued)} waiting" if handler.queued else ""
     text = "".join(child for child in state.children if isinstance(child, str))
-    return Line(f"{text}{waiting}", BoxState(state.attributes.get("class", "")))
+    return Caption(f"{text}{waiting}", BoxState(state.attributes.get("class", "")))
 
 
-def _drawn_box(box: Box, line: Line | None) -> Element:
-    width, state = _WIDTHS[box.column], line.state if line is not None else BoxState.NONE
+def _drawn_box(box: Box, caption: Caption | None) -> Element:
+    width, state = _WIDTHS[box.column], caption.state if caption is not None else BoxState.NONE
     # No text may run over the border of its box.
     name = _cut(box.name, int((width - 20) / _NAME_LETTER))
-    detail = box.detail if line is None else line.text
+    detail = box.detail if caption is None else caption.text
     middle = box.height / 2
     return element(
         "g",
-        element("title", ", ".join(filter(None, (box.name, box.detail, line and line.text)))),
+        element("title", ", ".join(filter(None, (box.name, box.detail, caption and caption.text)))),
         element("rect", width=width, height=f"{box.height:g}", rx=6),
         element("path", d=f"M.5 6v{box.height - 12:g}") if state else None,
         element("text", name, class_="name", x=13, y=f"{middle - 4:g}"),
         element("text", _cut(detail, int((width - 20) / _LETTER)), x=13, y=f"{middle + 13:g}"),
         class_=f"box {state}".strip(),
-        transform=f"translate({box.left} {box.top:.4g})",
+        transform=f"translate({box.left} {box.top:.1f})",
         data_key=box.key,
     )
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from declctl.admin.access import redacted
 from declctl.admin.page.elements import Child, Element, element
-from declctl.admin.page.graph import BoxState, GraphPicture, Line, handler_line
+from declctl.admin.page.graph import BoxState, Caption, GraphPicture, handler_caption
 from declctl.admin.page.trends import Trends, last_minutes, per_second
 from declctl.admin.page.values import (
     MOST,
@@ -154,28 +154,28 @@ def _all_calls(view: View) -> float | None:
 def _graph(view: View, picture: GraphPicture) -> Element | None:
     if not view.plan.resources:
         return None
-    lines = {
-        f"handler {handler.name}": handler_line(handler, _handler_state(handler, now=view.now))
+    captions = {
+        f"handler {handler.name}": handler_caption(handler, _handler_state(handler, now=view.now))
         for handler in view.status.handlers
     }
     for schedule in view.status.schedules:
-        lines[f"schedule {schedule.name}"] = _schedule_line(schedule)
-    drawn = picture.element(view.status, view.trends.recent, view.counted, lines)
+        captions[f"schedule {schedule.name}"] = _schedule_caption(schedule)
+    drawn = picture.element(view.status, view.trends.recent, view.counted, captions, texts=view.texts)
     scrolled = element(
         "div", drawn, class_="picture", role="region", tabindex="0", aria_label="Picture: the graph"
     )
     return _section("graph", "Graph", scrolled)
 
 
-def _schedule_line(schedule: ScheduleStatistics) -> Line:
+def _schedule_caption(schedule: ScheduleStatistics) -> Caption:
     if schedule.running:
-        return Line("… running", BoxState.GOOD)
+        return Caption("… running", BoxState.GOOD)
     if schedule.last_outcome is None:
-        return Line("not called yet")
+        return Caption("not called yet")
     good = schedule.last_outcome is RunOutcome.SUCCEEDED
     words = "✓" if good else f"✗ {schedule.last_outcome},"
     when = "" if schedule.next_run is None else f" next at {schedule.next_run:%H:%M:%S}"
-    return Line(f"{words}{when}", BoxState.GOOD if good else BoxState.BAD)
+    return Caption(f"{words}{when}", BoxState.GOOD if good else BoxState.BAD)
 
 
 def _handlers(view: View) -> Element | None:

@@ -1,13 +1,11 @@
 """`declctl generate crd`: the CustomResourceDefinitions of classes, as YAML."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import typer
 
-from declctl import codes
 from declctl.cli.generate.objects import rendered
 from declctl.cli.report import count, show_faults
 from declctl.cli.terminal import block, line
@@ -17,9 +15,8 @@ from declctl.kit.files import shown
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.values import BadValue, EntryPoint, parse_entry_point
-from declctl.runtime.checking.declaration import Declaration, DeclaredEntry, Fault
-from declctl.runtime.checking.preflight import Preflight
-from declctl.runtime.checking.preflight_pool import PreflightPool
+from declctl.runtime.checking.check import definitions_in
+from declctl.runtime.checking.declaration import Fault
 
 _SECONDS: Final = 10.0  # for the import, as reload.preflightTimeout has it by default
 
@@ -32,10 +29,12 @@ def show_definitions(classes: Sequence[str], *, folder: Path, output: Path | Non
     """
     entries = [_entry_point(each) for each in classes]
     try:
-        bundle = closure(folder, [each.module for each in entries], display=shown(folder))
+        bundle = closure(
+            folder, [each.module for each in entries], display=shown(folder), folder=folder.absolute()
+        )
     except OSError as error:
         raise UsageError(f"{shown(folder)} can't be read: {error.strerror or error}") from error
-    definitions, faults = definitions_in(bundle, entries)
+    definitions, faults = definitions_in(bundle, entries, timeout=_SECONDS)
     if faults:
         found = in_order(_located(faults, bundle, entries))
         show_faults(found)
@@ -51,26 +50,6 @@ def show_definitions(classes: Sequence[str], *, folder: Path, output: Path | Non
     except OSError as error:
         raise UsageError(f"{shown(output)} can't be written: {error.strerror or error}") from error
     line(f"created {shown(output)}", err=True)
-
-
-def definitions_in(
-    bundle: Bundle, entries: Iterable[EntryPoint]
-) -> tuple[Sequence[dict[str, Any]], Sequence[Fault]]:
-    """The definitions of classes of a bundle, which a child process imports, and the faults that it found."""
-    declared = tuple(
-        DeclaredEntry("definition", str(each), str(each), str(each), None, ()) for each in entries
-    )
-    declaration = Declaration(
-        root=bundle.root,
-        folder=str(bundle.place).encode(),
-        files=dict(bundle.files),
-        entries=declared,
-        plugins=(),
-        asks_definitions=True,
-    )
-    with closing(PreflightPool()) as children:
-        result = Preflight(children.begin).run(declaration, timeout=_SECONDS)
-    return result.hooks.definitions if result.hooks is not None else (), result.faults
 
 
 def _entry_point(text: str) -> EntryPoint:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -51,7 +52,7 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 
 _IS_IT_THERE = "check that it is there, is a file, and may be read"
 _ADVICE: Mapping[int | None, str] = {  # for unreadable files, by errno
-    errno.EFBIG: "make it smaller; docs/security.md has the limits",
+    errno.EFBIG: "make it smaller; docs/reference/limits.md has the limits",
     errno.ETIMEDOUT: "see whether its file system answers, such as a network mount, and reload again",
     errno.EAGAIN: "raise the limits on processes and memory, or end other processes",
     errno.ENOMEM: "raise the limits on processes and memory, or end other processes",
@@ -105,6 +106,27 @@ def check_rights(manifest: str, *, at: Path | None = None) -> CheckResult:
         return _imported(replace(checked, declaration=declaration), Preflight(children.begin))
 
 
+def definitions_in(
+    bundle: Bundle, classes: Iterable[EntryPoint], *, timeout: float
+) -> tuple[Sequence[Mapping[str, Any]], Sequence[Fault]]:
+    """The CustomResourceDefinitions of classes of a bundle, and the faults of the classes. Blocks.
+
+    A child process imports them, within `timeout` seconds. Raises OSError if no process can be started.
+    """
+    entries = tuple(DeclaredEntry("definition", str(each), "", str(each), None, ()) for each in classes)
+    declaration = Declaration(
+        root=bundle.root,
+        folder=os.fsencode(bundle.folder),
+        files=dict(bundle.files),
+        entries=entries,
+        plugins=(),
+        asks_definitions=True,
+    )
+    with closing(PreflightPool()) as children:
+        result = Preflight(children.begin).run(declaration, timeout=timeout)
+    return result.hooks.definitions if result.hooks is not None else (), result.faults
+
+
 def check(
     manifest: str,
     *,
@@ -117,7 +139,8 @@ def check(
 
     The files are read `at` a path, by default `manifest` itself; messages show `manifest`. Without `in_child`
     nothing is imported. With `checks_configs`, plugins look at their configs themselves, too
-    (`declctl_check_config`), and definitions are made of the classes of custom resources. `children` is the pool for the child, by default one of its own.
+    (`declctl_check_config`), and definitions are made of the classes of custom resources. `children` is the
+    pool for the child, by default one of its own.
     """
     checked = read_files(InputFiles(manifest, at=at))
     if not in_child:

@@ -293,7 +293,6 @@ def error_from(failure: Failure) -> BaseException:
     elif isinstance(kind, type) and issubclass(kind, DeclctlError):
         # Without its constructor: the text is complete already.
         error = kind.__new__(kind, failure.text)
-        error.args = (failure.text,)
         vars(error).update(failure.fields)
     elif (known := _python_error(failure)) is not None:
         error = known

@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from math import isnan, nan
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from declctl.kit import Clock
 from declctl.kit.histogram import HistogramFigures
-from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.handler_figures import percentiles
 from declctl.runtime.reasons import DEGRADED, RELOADED
-from declctl.runtime.reporting.status import ControllerStatus, ResourceStatus
+
+if TYPE_CHECKING:  # for annotations alone
+    from declctl.runtime.handling.binding import HandlerStatistics
+    from declctl.runtime.reporting.status import ControllerStatus, ResourceStatus
 
 SAMPLE_SECONDS = 10.0
 SAMPLES = 90  # that are kept: 15 minutes
@@ -42,11 +44,11 @@ class SampledFigure(NamedTuple):
     counts: bool = False
 
 
-def _calls(handler: HandlerStatistics) -> int:
+def _calls(handler: "HandlerStatistics") -> int:
     return handler.succeeded + handler.failed + handler.retried
 
 
-def events(resource: ResourceStatus) -> int:
+def events(resource: "ResourceStatus") -> int:
     """The events of the watches of a resource, without bookmarks, which are of no object."""
     return sum(count for kind, count in resource.events.items() if kind != "BOOKMARK")
 
@@ -79,12 +81,12 @@ def write_key(handler: str, kind: object, verb: str) -> FigureKey:
     return FigureKey("writes", handler, f"{verb} {kind}")
 
 
-def figures_now(status: ControllerStatus) -> Mapping[FigureKey, float | None]:
+def figures_now(status: "ControllerStatus") -> Mapping[FigureKey, float | None]:
     """The figures of a status that are sampled as they are."""
     return dict(_figures(status))
 
 
-def _figures(status: ControllerStatus) -> Iterator[tuple[FigureKey, float | None]]:
+def _figures(status: "ControllerStatus") -> Iterator[tuple[FigureKey, float | None]]:
     for handler in status.handlers:
         for figure in _HANDLER:
             yield FigureKey("handlers", handler.name, figure.name), figure.read(handler)
@@ -105,7 +107,7 @@ class FigureMark(NamedTuple):
     good: bool
 
 
-def marks(status: ControllerStatus, attempts: Iterable[Mapping[str, Any]]) -> Sequence[FigureMark]:
+def marks(status: "ControllerStatus", attempts: Iterable[Mapping[str, Any]]) -> Sequence[FigureMark]:
     """The marks, the oldest first. `attempts` are those of the history.
 
     The condition `Reloaded` has none of its own: the attempts say the same.
@@ -157,18 +159,18 @@ class RecentFigures:
         # By handler, at the last sample: of its calls, and of the lag of events.
         self._before: dict[str, tuple[HistogramFigures | None, HistogramFigures | None]] = {}
 
-    async def run(self, status: Callable[[], ControllerStatus]) -> None:
+    async def run(self, status: "Callable[[], ControllerStatus]") -> None:
         """Take a sample every 10 seconds, until cancelled."""
         while True:
             self.sample(status())
             await self._clock.pause(SAMPLE_SECONDS)
 
-    def sample(self, status: ControllerStatus) -> None:
+    def sample(self, status: "ControllerStatus") -> None:
         """Add a sample, in place of the one of 15 minutes before."""
         with self._lock:
             self._sample(status)
 
-    def _sample(self, status: ControllerStatus) -> None:
+    def _sample(self, status: "ControllerStatus") -> None:
         place = self.number % SAMPLES
         self.number += 1
         self._shown.clear()
@@ -277,7 +279,7 @@ class RecentFigures:
         ]
 
     def _of_intervals(
-        self, handlers: Iterable[HandlerStatistics]
+        self, handlers: "Iterable[HandlerStatistics]"
     ) -> Iterator[tuple[FigureKey, float | None]]:
         """The 99th percentiles of the calls since the sample before, and of the lag of their events."""
         known, self._before = self._before, {each.name: (each.duration, each.lag) for each in handlers}

@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from html import escape
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,13 +14,17 @@ import pytest
 from msgspec.structs import replace
 
 from declctl.admin.page.alarms import Alarm, Level, alarms
+from declctl.admin.page.graph import GraphPicture
+from declctl.kit import ManualClock
 from declctl.leadership import LeadershipStatus
 from declctl.manifest import plan
-from declctl.manifest.model import ControllerSpec, IndexerSpec, ResourceSpec
+from declctl.manifest.model import ControllerSpec, HandlerSpec, IndexerSpec, ResourceSpec
+from declctl.objects import GroupVersionKind
 from declctl.runtime.handling.handler_counts import HandlerProblem
 from declctl.runtime.reloading.attempts import RetryStatus
 from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.generation import OldGeneration
+from declctl.runtime.reporting.recent_figures import RecentFigures
 from declctl.runtime.reporting.status import ControllerCondition, ControllerStatus, PluginStatus
 from declctl.runtime.threads import AbandonedCall
 from declctl.transport import ServerStatus
@@ -178,6 +183,7 @@ def test_without_the_token_no_text_is_on_the_page(ask: Callable, runtime, accept
         leader_election=LeadershipStatus(True, leading=False, identity=SECRET, lease=SECRET, error=text),
         reload_retry=RetryStatus("Forbidden", 2, 3.0),
     )
+    runtime.declared = {"resources": (ResourceSpec("pods", "v1", "Pod", label_selector=f"app={SECRET}"),)}
     attempt = {"result": "Refused", "generation": 6, "message": text, "changes": [text], "suggestion": text}
     runtime.told_history["attempts"] = [{"time": "2026-01-01T11:00:00Z", **attempt}]
     assert ask("/", Accept=accept).text.count(SECRET) > 10
@@ -186,6 +192,37 @@ def test_without_the_token_no_text_is_on_the_page(ask: Callable, runtime, accept
     assert SECRET not in shown.text
     for words in ("KeyError", "Forbidden", "notify", "Types and counts alone", "A handler writes an object"):
         assert words in shown.text
+
+
+def test_the_graph_of_dozens_of_handlers_is_readable():
+    """No box covers another one, nor the way of a count; informers that resources share are one box."""
+    kinds = [GroupVersionKind.of("v1", f"Kind{n}") for n in range(5)]
+    resources = [ResourceSpec(f"r{n}", "v1", f"Kind{n % 12}", namespaces=("a", "b")) for n in range(14)]
+    handlers = [
+        HandlerSpec(
+            f"h{n}", f"r{n % 14}", applies=tuple(kinds[: n % 5]), include_snapshots_from=(f"r{n % 3}",)
+        )
+        for n in range(40)
+    ]
+    picture = GraphPicture(plan(ControllerSpec("many", resources=(*resources,), handlers=(*handlers,))), [])
+    recent = RecentFigures(ManualClock())
+    drawn = picture.element(WELL, recent, {}, {}, texts=True)
+    boxes = {each.attributes["data-key"]: each for each in drawn.children if each.tag == "g"}
+    columns: dict[str, list[tuple[float, float]]] = {}
+    for box in boxes.values():
+        left, top = box.attributes["transform"].removeprefix("translate(").removesuffix(")").split()
+        height = next(float(each.attributes["height"]) for each in box.children if each.tag == "rect")
+        columns.setdefault(left, []).append((float(top), float(top) + height))
+    assert [len(column) for column in columns.values()] == [14, 12, 40, 4]
+    for column in columns.values():
+        ordered = sorted(column)
+        assert all(before[1] < after[0] for before, after in pairwise(ordered))
+        assert ordered[-1][1] <= float(drawn.attributes["height"])
+    shared = next(box for key, box in boxes.items() if key == "informer r0 r12")
+    assert "… not started" in [text for each in shared.children for text in each.children]
+    # Each count has a line of its own at its box.
+    places = [(each.attributes["x"], each.attributes["y"]) for each in drawn.children if each.tag == "text"]
+    assert len(places) == len(set(places))
 
 
 def _alarms(status: ControllerStatus, *attempts: Mapping[str, Any]) -> list[Alarm]:

@@ -129,7 +129,7 @@ def test_one_sample_as_json(ask, process):
     ("election", "leader", "words"),
     [
         ({"holder": "pod-a", "identity": "pod-b"}, False, "follows pod-a"),
-        ({"holder": "", "identity": "pod-b"}, False, "follows nobody yet"),
+        ({"holder": "", "identity": "pod-b"}, False, "no leader yet"),
         ({"holder": "pod-b", "identity": "pod-b"}, True, "leads"),
     ],
 )

@@ -12,8 +12,8 @@ from uuid import UUID
 import msgspec
 from hypothesis import strategies as st
 
-from declctl.objects.schema_marks import Duration, immutable, list_map, rule
-from declctl.objects.structural import structural_schema
+from declctl.objects.schema_marks import Duration, immutable, list_map, rule, rules
+from declctl.objects.structural import cel_name, structural_schema
 
 _PATTERNS = ["^[a-z]+$", "^(a|b){1,3}$", "x", "^[^ab]*$", r"^\.[A-Z]-?$", "^.$", "a|^$"]
 _TEXTS = ["", "a", "b", "abc", "é", "😀", "a\n", "\n", "ab ", "٣", "25%", "5m", "1.5h", "-1h", "YQ==", "YQ"]
@@ -61,7 +61,7 @@ def random_type(chance: random.Random, *, fields: int = 12, depth: int = 2) -> t
     """A struct of random fields, required and with defaults."""
     made: list[Any] = []
     for number in range(fields):
-        kind, default = _type(chance, depth)
+        kind, default = type_of(chance, depth)
         name = chance.choice([f"f{number}", f"f_{number}", *(["namespace"] if number == 0 else [])])
         match chance.choice(["required", "default", "default", "none", "none", "none"]):
             case "required" if number < 2:
@@ -70,10 +70,18 @@ def random_type(chance: random.Random, *, fields: int = 12, depth: int = 2) -> t
                 made.append((name, kind, msgspec.field(default_factory=lambda value=default: value)))
             case _:
                 made.append((name, kind | None, None))
-    return msgspec.defstruct("Made", made, rename=chance.choice([None, "camel"]), kw_only=True)
+    cls = msgspec.defstruct("Made", made, rename=chance.choice([None, "camel"]), kw_only=True)
+    whole = [
+        name for name, *given in made if len(given) == 2 and getattr(given[0], "__origin__", None) is int
+    ]
+    if whole and chance.random() < 0.5:
+        # A default stands in each object, so that the rule needs no has().
+        name = dict(zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True))[whole[0]]
+        rules(rule(f"self.{cel_name(name)} != 3", message="it is 4"))(cls)
+    return cls
 
 
-def _type(chance: random.Random, depth: int) -> tuple[Any, Any]:
+def type_of(chance: random.Random, depth: int) -> tuple[Any, Any]:
     """A type, and a default of it."""
     plain = [_integer, _float, _text, _choice, _special]
     found = chance.choice(
@@ -130,7 +138,7 @@ def _special(chance: random.Random, _: int) -> tuple[Any, Any]:
 
 
 def _list(chance: random.Random, depth: int) -> tuple[Any, Any]:
-    inner, default = _type(chance, depth - 1)
+    inner, default = type_of(chance, depth - 1)
     bounds = chance.choice([{}, {"min_length": 1}, {"max_length": 2}])
     many = [] if default is None or bounds.get("min_length") else [default]
     return chance.choice(
@@ -148,7 +156,7 @@ def _list(chance: random.Random, depth: int) -> tuple[Any, Any]:
 
 
 def _map(chance: random.Random, depth: int) -> tuple[Any, Any]:
-    inner, _ = _type(chance, depth - 1)
+    inner, _ = type_of(chance, depth - 1)
     bounds = chance.choice([{}, {"min_length": 1}, {"max_length": 1}])
     return chance.choice(
         [(Annotated[dict[str, inner], msgspec.Meta(**bounds)], None), (dict[str, int | None], {})]

@@ -8,6 +8,7 @@ from declctl.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from declctl.objects import GroupVersionKind
 from declctl.writes import DeclaredWrites, document_of, documents_of
 from declctl.writes.apply_set import PART_OF, set_id
+from tests.rooms.writes.conftest import make_view
 
 DEPLOYMENT = GroupVersionKind.of("apps/v1", "Deployment")
 PATH = "/apis/apps/v1/namespaces/team-a/deployments"
@@ -29,6 +30,7 @@ PARENT = {
     "uid": "uid-shop",
     "controller": True,
 }
+MARKED = {PART_OF: set_id(make_view())}
 AGAIN = ["PATCH web", "GET web", "POST", "DELETE web", "GET web", "PATCH web"]
 
 
@@ -82,6 +84,7 @@ def asked(scene) -> list[str]:
     "there",
     [
         live(OWN, ownerReferences=[PARENT]),
+        live(OWN, by("kubectl", "spec"), ownerReferences=[PARENT], labels=MARKED),
         live(OWN),
         live(
             OWN, by("kube-controller-manager", "metadata", "status"), by("hpa", "spec", subresource="scale")
@@ -115,6 +118,7 @@ def test_an_object_of_the_handler_is_made_again(scene, goes, apply, there) -> No
         live(OWN, by("helm", "data")),
         live(OWN, ownerReferences=[{**CONTROLLER, "uid": "another"}]),
         live(OWN, ownerReferences=[{**PARENT, "uid": "another"}]),
+        live(OWN, by("other-operator", "spec"), ownerReferences=[PARENT]),
     ],
 )
 def test_an_object_of_somebody_else_is_never_deleted(scene, apply, there) -> None:
@@ -154,10 +158,10 @@ def test_an_object_that_is_refused_as_it_was_made_is_not_made_again(scene, goes,
     made = live(OWN, uid="uid-of-web")
     apply(live(OWN), TAKEN)
     with pytest.raises(InvalidRequest, match="it was made so: somebody else, such as a webhook, changes it"):
-        apply(made)
+        apply(made, TAKEN)
     other = {**BODY, "spec": {"selector": {}}}
     with pytest.raises(InvalidRequest, match="it was made again 0 s ago, and is so once in 60 s at most"):
-        apply(made, body=other)
+        apply(made, TAKEN, body=other)
     scene.run(scene.clock.sleep(61), seconds=61)
     apply(made, TAKEN, body=other)
     assert asked(scene) == AGAIN
