@@ -77,7 +77,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--objects", type=int, default=4000)
-    parser.add_argument("--markdown", action="store_true", help="print the table for docs/performance.md")
+    parser.add_argument("--markdown", action="store_true", help="print a table for hot-path.md")
     arguments = parser.parse_args()
     program = go(BENCHMARKS / "server", "server")
     with tempfile.TemporaryDirectory() as folder:
@@ -323,7 +323,7 @@ def text(stages: Sequence[Stage], lines: Sequence[bytes]) -> str:
 
 
 def markdown(stages: Sequence[Stage], lines: Sequence[bytes]) -> str:
-    """The table of docs/performance.md."""
+    """The table of docs/reference/hot-path.md."""
     size = sum(map(len, lines)) / len(lines)
     rows = [f"| {len(lines):,} pods of {size:,.0f} bytes | µs | of these the floor | |", "|---|--:|--:|---|"]
     for stage in stages:

@@ -68,7 +68,18 @@ if TYPE_CHECKING:
         Requeue,
     )
     from declctl.objects.custom_resource import Column, CustomResource, custom_resource
+    from declctl.objects.differences import Difference, diff
+    from declctl.objects.schema_marks import (
+        Duration,
+        immutable,
+        list_map,
+        parse_duration,
+        preserve_unknown_fields,
+        rule,
+        rules,
+    )
     from declctl.objects.typed import Object, field
+    from declctl.runtime.handling.context import Context
     from declctl.runtime.library import SharedInformerFactory
     from declctl.transport import Client
     from declctl.workqueue import (
@@ -148,7 +159,18 @@ _ROOMS = MappingProxyType(
             "Requeue",
         ),
         "objects.custom_resource": ("Column", "CustomResource", "custom_resource"),
+        "objects.schema_marks": (
+            "Duration",
+            "immutable",
+            "list_map",
+            "parse_duration",
+            "preserve_unknown_fields",
+            "rule",
+            "rules",
+        ),
         "objects.typed": ("Object", "field"),
+        "objects.differences": ("Difference", "diff"),
+        "runtime.handling.context": ("Context",),
         "runtime.library": ("SharedInformerFactory",),
         "transport": ("Client",),
         "workqueue": (
@@ -182,10 +204,13 @@ __all__ = [
     "Column",
     "Condition",
     "Conflict",
+    "Context",
     "CrossNamespaceOwner",
     "CustomResource",
     "DeclctlError",
     "DeletedFinalStateUnknown",
+    "Difference",
+    "Duration",
     "FakeControllerSource",
     "FilteringResourceEventHandler",
     "InformerWatcher",
@@ -231,11 +256,18 @@ __all__ = [
     "__version__",
     "custom_resource",
     "default_rate_limiter",
+    "diff",
     "field",
     "field_index",
     "hookimpl",
     "hookspec",
+    "immutable",
     "informer_watcher",
+    "list_map",
+    "parse_duration",
+    "preserve_unknown_fields",
+    "rule",
+    "rules",
     "run_workers",
     "until",
     "until_with_sync",

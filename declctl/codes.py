@@ -14,6 +14,7 @@ A code never gets another meaning. The families:
     DCL09x  handler files: effects of an import that no reload undoes, and writes
     DCL10x  values written as text, continued
     DCL11x  what code adds to the host
+    DCL12x  classes of typed objects
 
 `docs/reference/errors.md` explains each code with an example; a test checks that no code is missing. The
 package contains that page, and `declctl explain DCL012` prints one section of it. `manifest` reports the
@@ -191,6 +192,18 @@ BAD_METRICS: Final = _code(
 )
 OUTSIDE_OF_CHILDREN: Final = _code(
     "DCL111", "An isolated handler also has hooks that are called in the main process (a warning)."
+)
+
+TYPE_WITHOUT_KIND: Final = _code(
+    "DCL120", "The source of a resource's `type` does not show its apiVersion and kind."
+)
+UNREADABLE_TYPE: Final = _code("DCL121", "A class of typed objects has a type that JSON can't be read into.")
+NO_DEFINITION: Final = _code("DCL122", "No CustomResourceDefinition can be made of a class.")
+OTHER_DEFINITION: Final = _code(
+    "DCL123", "The CustomResourceDefinition of a file or of the cluster is not that of the class."
+)
+INCOMPATIBLE_DEFINITION: Final = _code(
+    "DCL124", "Objects that are stored may not fit the CustomResourceDefinition of a class (a warning)."
 )
 
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from declctl.hooks.calls import EventTarget, Implementation
 from declctl.hooks.registry import PluginRegistry
 from declctl.objects import Change
-from declctl.runtime.handling.context import HandlerContext
+from declctl.runtime.handling.context import Context
 
 _ENCODER = msgspec.json.Encoder()
 Write = Callable[[bytes], object]
@@ -107,7 +107,7 @@ def observed(implementation: Implementation, write: Write) -> Implementation:
 
 
 @contextmanager
-def _written(change: Change, ctx: HandlerContext, remembers: bool, write: Write) -> Generator[None]:
+def _written(change: Change, ctx: Context, remembers: bool, write: Write) -> Generator[None]:
     # Reading the memo would make one, so it is not read for handlers without `ctx`.
     memo = bool(ctx.memo) if remembers else None
     began, failed = time.monotonic(), True

@@ -28,9 +28,10 @@ from declctl.kit.hosts import is_loopback
 from declctl.kit.running_processes import CONTROLLER_HEADER, RunningProcess, running_processes
 from declctl.kit.text import one_line
 from declctl.kit.tokens import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, fits_header, read_token
-from declctl.manifest import ManifestSource, load
+from declctl.manifest import ManifestSource
 from declctl.manifest.model import AdminSpec, ControllerSpec
 from declctl.manifest.values import Address, BadValue, parse_address, value_at
+from declctl.runtime.checking.inputs import load_beside
 
 _ANY_HOST = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _SECONDS = 10.0
@@ -519,7 +520,7 @@ def _of_folder() -> LocalManifest:
     """The manifest of the current folder, as far as it can be read."""
     here = Path.cwd()
     try:
-        return LocalManifest.of(str(here), load(ManifestSource.read(".")).controller)
+        return LocalManifest.of(str(here), load_beside(".").controller)
     except ManifestErrors:
         return _as_far_as_it_can_be_read(here)
 

@@ -150,6 +150,15 @@ _ObjectsOption = Annotated[
         "--objects", metavar="FILE", help="Objects (YAML) that the sandbox begins with; may be repeated."
     ),
 ]
+_RunObjectsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--objects",
+        metavar="FILE",
+        help="Objects (YAML) that the sandbox begins with; may be repeated. Without it, those are the "
+        "CustomResourceDefinitions beside the manifest, and the files of a folder `sandbox` there.",
+    ),
+]
 _OutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="text for people, json for one document on stdout.")
 ]
@@ -256,8 +265,14 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     sandbox: Annotated[
         bool, typer.Option("--sandbox", help="Against an API server in this process; needs no cluster.")
     ] = False,
-    objects: _ObjectsOption = None,
+    objects: _RunObjectsOption = None,
     churn: _ChurnOption = 0.0,
+    kubeconfig_out: Annotated[
+        str | None,
+        typer.Option(
+            "--kubeconfig-out", metavar="FILE", help="Where to write a kubeconfig of the sandbox, for kubectl."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -306,6 +321,8 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         raise UsageError("--objects fills the sandbox: add --sandbox, or create the objects with kubectl.")
     if churn and not sandbox:
         raise UsageError("--churn changes pods of the sandbox: add --sandbox, or leave it out.")
+    if kubeconfig_out is not None and not sandbox:
+        raise UsageError("--kubeconfig-out is that of a sandbox: add --sandbox, or leave it out.")
     if churn and once:
         raise UsageError("--churn goes on for ever, and --once waits for rest: leave one of them out.")
     if timeout is not None and not once:
@@ -332,6 +349,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             sandbox=sandbox,
             objects=objects or [],
             churn=churn,
+            kubeconfig_out=kubeconfig_out,
             dry_run=dry_run,
             allowed_digests=allowed_digests,
             namespace=namespace,
@@ -365,6 +383,15 @@ def validate(
             "--cluster", help="Also ask the cluster whether it has the kinds and allows to watch them."
         ),
     ] = False,
+    crds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--crds",
+            metavar="FILE",
+            help="CustomResourceDefinitions (YAML) to compare with the classes of the manifests, besides "
+            "those beside them; may be repeated.",
+        ),
+    ] = None,
     kubeconfig: _KubeconfigOption = None,
     context: _ContextOption = None,
     no_plugins: _NoPluginsOption = False,
@@ -380,7 +407,7 @@ def validate(
         children.warm()  # as in `run`
         from declctl.cli.validate import check_all, check_in_cluster, print_faults
 
-        checked = check_all(manifests, children, kubeconfig, context)
+        checked = check_all(manifests, children, kubeconfig, context, definitions=crds or ())
     faults = [fault for one in checked for fault in one.diagnostics]
     notes: Mapping[str, Sequence[str]] = {}
     # After the files: faults of the manifest need no cluster.
@@ -945,6 +972,34 @@ def bench_reload(
     )
 
 
+@_new.command("operator")
+def new_operator(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the controller, such as preview.")],
+    folder: Annotated[
+        str | None, typer.Argument(metavar="[FOLDER]", help="Where to write; by default a folder NAME.")
+    ] = None,
+    *,
+    group: Annotated[
+        str, typer.Option("--group", metavar="GROUP", help="The API group of the custom resource.")
+    ] = "example.dev",
+    kind: Annotated[
+        str | None,
+        typer.Option("--kind", metavar="KIND", help="Its kind; by default NAME in CamelCase."),
+    ] = None,
+    plural: Annotated[
+        str | None,
+        typer.Option("--plural", metavar="PLURAL", help="Its plural; by default as in English."),
+    ] = None,
+) -> None:
+    """Write an operator of a custom resource: types, handlers, manifest, definition, sample and tests.
+
+    No file is overwritten: if one exists, it is named, nothing is written, and the exit status is 2.
+    """
+    from declctl.cli.new import new_operator as write
+
+    write(name, folder, group=group, kind=kind, plural=plural)
+
+
 @_new.command("manifest")
 def new_manifest(
     folder: Annotated[
@@ -1277,6 +1332,34 @@ def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the com
     asked = _cluster_of(manifest, kubeconfig, context, asked=cluster, definitions=crds)
     planned, place = _planned(manifest, crds, asked, (kubeconfig, context), name=name, namespace=namespace)
     generate_deployment(planned, place, options, kustomize=kustomize)
+
+
+@_generate.command("crd")
+def generate_crd(
+    classes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODULE:CLASS...",
+            help="Classes that @declctl.custom_resource decorates; other versions of their kinds are found "
+            "in their modules.",
+        ),
+    ],
+    *,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            "--manifest", metavar="PATH", help="A manifest, or its folder, beside which the modules are."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to a file.")
+    ] = None,
+) -> None:
+    """Print the CustomResourceDefinition of classes. Their modules are imported in a child process."""
+    from declctl.cli.generate.crd import show_definitions
+
+    place = manifest or Path()
+    show_definitions(classes, folder=place if place.is_dir() else place.parent, output=output)
 
 
 @_generate.command("alerts")

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import msgspec
 
 from declctl.cli.terminal import block, line, print_json
-from declctl.manifest import ManifestSource, Plan, load, plan
+from declctl.manifest import Plan, plan
 from declctl.manifest.model import (
     ALL_EVENTS,
     DROPPED_BY_DEFAULT,
@@ -26,6 +26,7 @@ from declctl.manifest.model import (
 )
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey
 from declctl.objects import GroupVersionKind
+from declctl.runtime.checking.inputs import load_beside
 
 _LONGEST = 80  # characters of an expression in a node
 
@@ -97,7 +98,7 @@ def show_graph(manifest: str, form: str, *, at: Path | None) -> None:
 
     Raises ManifestErrors.
     """
-    graph = graph_of(plan(load(ManifestSource.read(manifest, at=at)).controller))
+    graph = graph_of(plan(load_beside(manifest, at=at).controller))
     if form == "json":
         print_json(msgspec.to_builtins(graph))
     elif form == "mermaid":

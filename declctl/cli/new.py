@@ -1,4 +1,4 @@
-"""`declctl new`: a manifest, a handler or a plugin package to start from. No file is ever overwritten.
+"""`declctl new`: an operator, a manifest, a handler or a plugin to start from. No file is ever overwritten.
 
 The files are made from the templates in `templates/`, which are part of the wheel (`string.Template`).
 """
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 from packaging.version import Version
@@ -22,9 +22,9 @@ from declctl.cli.terminal import block, line
 from declctl.errors import UsageError
 from declctl.hooks.plugins import HOOKSPEC_VERSION
 from declctl.kit.files import MANIFEST_BYTES
-from declctl.manifest import ManifestSource, load
 from declctl.manifest.model import ControllerSpec
 from declctl.manifest.values import BadValue, check_api_version, check_kind, check_label
+from declctl.runtime.checking.inputs import load_beside
 from declctl.sandbox.kinds import BUILT_IN, Registry
 
 _LABEL_RULE = (
@@ -33,6 +33,27 @@ _LABEL_RULE = (
 _PREFIX = "declctl-"
 _SUFFIXES = (".yaml", ".yml")
 _MOST = 63  # characters of a DNS label
+_OPERATOR = {  # the files of an operator, with their templates
+    "models.py": "models.py",
+    "handlers.py": "handlers.py",
+    "manifest.yaml": "manifest.yaml",
+    "sandbox/sample.yaml": "sample.yaml",
+    "tests/test_operator.py": "test_operator.py",
+    "README.md": "README.md",
+    "pyproject.toml": "pyproject.toml",
+    ".gitignore": "gitignore",
+    ".github/workflows/test.yml": "test.yml",
+}
+_USED_NAMES = (
+    "Annotated",
+    "Deployment",
+    "DeploymentSpec",
+    "DeploymentStatus",
+    "Meta",
+    "Spec",
+    "Status",
+    "Struct",
+)
 _CONTROLLER = re.compile(rb"^kind:[ \t]*[\"']?Controller\b", re.MULTILINE)
 
 
@@ -166,6 +187,63 @@ def new_plugin(name: str, folder: str | None) -> None:
     line("  declctl plugins list")
 
 
+def new_operator(name: str, folder: str | None, *, group: str, kind: str | None, plural: str | None) -> None:
+    """Write an operator of a custom resource: types, handlers, manifest, definition, sample and tests.
+
+    `folder` is None for `name`, `kind` for `name` in CamelCase, `plural` for the English plural of the kind.
+    Raises UsageError for a wrong name, group, kind or plural, and if a file exists.
+    """
+    label = _label(name, "NAME", most=_MOST)
+    if "." not in group:
+        raise UsageError(
+            f"--group {group}: A group is a domain, such as acme.dev; the server refuses others."
+        )
+    try:
+        chosen = check_kind("".join(map(str.capitalize, label.split("-"))) if kind is None else kind)
+        api_version = check_api_version(f"{group}/v1")
+    except BadValue as error:
+        advice = f": {error.suggestion}" if error.suggestion else ""
+        raise UsageError(f"{error}{advice}") from error
+    if chosen in _USED_NAMES:
+        raise UsageError(f"--kind {chosen}: the files have a class of this name already: choose another one.")
+    where = Path(folder or label)
+    _refuse_second_controller(where)
+    values = {
+        "name": label,
+        "yaml_name": _yaml(label),
+        "group": api_version.rpartition("/")[0],
+        "kind": chosen,
+        "plural": _label(_plural(chosen) if plural is None else plural, "--plural", most=_MOST),
+        "versions": _versions(),
+    }
+    texts = {file: _rendered(f"operator/{template}.tmpl", values) for file, template in _OPERATOR.items()}
+    texts["crd.yaml"] = _definition(texts["models.py"], chosen)
+    for made in _write(where, texts):
+        line(f"created {made}")
+    shown = shlex.quote(str(where))
+    line("Try next:")
+    line(f"  declctl run {shown} --sandbox    # then edit {where / 'handlers.py'}, and save")
+    line(f"  python -m pytest {shown}")
+    line(f"  kubectl apply -f {shown}/crd.yaml && declctl run {shown}    # with the cluster of your kubeconfig")
+
+
+def _plural(kind: str) -> str:
+    """The plural of a kind, as kubebuilder makes it of regular nouns; in lower case."""
+    text = kind.lower()
+    if text.endswith(("s", "x", "z", "ch", "sh")):
+        return f"{text}es"
+    return f"{text[:-1]}ies" if text.endswith("y") and text[-2:-1] not in "aeiou" else f"{text}s"
+
+
+def _definition(models: str, kind: str) -> str:
+    """The CustomResourceDefinition of a class in the source of a module, as YAML. Raises UsageError."""
+    from declctl.objects.definitions import definitions_of  # late: nothing else needs msgspec.inspect
+
+    namespace: dict[str, Any] = {"__name__": "models"}
+    exec(models, namespace)
+    return yaml.safe_dump_all(definitions_of([namespace[kind]]), sort_keys=False)
+
+
 def _label(text: str, where: str, *, most: int) -> str:
     """A name that is a DNS label. Raises UsageError, which says what is allowed."""
     try:
@@ -233,7 +311,7 @@ def _manifest_here() -> ControllerSpec:
             "The current folder has no manifest: change to the folder of one, or make one with "
             "`declctl new manifest`."
         )
-    return load(ManifestSource.read(".")).controller
+    return load_beside(".").controller
 
 
 def _refuse_second_controller(folder: Path) -> None:

@@ -63,6 +63,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
     sandbox: bool,
     objects: Sequence[str],
     churn: float,
+    kubeconfig_out: str | None,
     dry_run: bool,
     allowed_digests: str | None,
     namespace: str | None,
@@ -98,7 +99,10 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
         log_level=LogLevelControl(log_level, change_level),
     )
     with ExitStack() as stack:
-        connect = _sandbox(stack, objects, churn, log) if sandbox else _cluster(kubeconfig, context)
+        if sandbox:
+            connect = _sandbox(stack, manifest, objects, churn, kubeconfig_out, log)
+        else:
+            connect = _cluster(kubeconfig, context)
         folder = _config_map(stack, manifest, connect, log)
         if folder is not None:
             options = replace(options, at=folder.path, followed=folder.status)
@@ -183,17 +187,24 @@ def _collecting_garbage() -> Front:
     return front
 
 
-def _sandbox(stack: ExitStack, files: Sequence[str], churn: float, log: Any) -> Connect:
-    from declctl.cli.sandbox import read_objects  # late: a run in a cluster has no sandbox
+def _sandbox(
+    stack: ExitStack, manifest: str, files: Sequence[str], churn: float, kubeconfig_out: str | None, log: Any
+) -> Connect:
+    # Late: a run in a cluster has no sandbox.
+    from declctl.cli.sandbox import objects_beside, read_objects, refuse_to_overwrite, write_kubeconfig
     from declctl.sandbox import SandboxThread
 
-    documents = read_objects(files)
+    if kubeconfig_out is not None:
+        refuse_to_overwrite(Path(kubeconfig_out))
+    documents = read_objects(files) if files else objects_beside(manifest)
     server = stack.enter_context(SandboxThread())
     loaded = server.load(documents)
-    number = f"{len(loaded)} object{'' if len(loaded) == 1 else 's'}" if files else "no objects yet"
+    number = f"{len(loaded)} object{'' if len(loaded) == 1 else 's'}" if loaded else "no objects yet"
     if churn:
         server.churn(churn)
-        number = "demo pods that change" if not files else f"{number} and demo pods that change"
+        number = "demo pods that change" if not loaded else f"{number} and demo pods that change"
+    if kubeconfig_out is not None:
+        write_kubeconfig(Path(kubeconfig_out), server.kubeconfig())
     log.info(f"sandbox at {server.url}: an API server in this process, with {number}; it ends with it")
     return lambda: Client.from_kubeconfig_dict(server.kubeconfig())
 

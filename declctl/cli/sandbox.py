@@ -11,11 +11,13 @@ from pathlib import Path
 
 import yaml
 
+from declctl.cli.manifest_argument import is_config_map
 from declctl.cli.terminal import line
 from declctl.errors import SandboxError, UsageError
 from declctl.kit.files import OBJECTS_BYTES, READ_SECONDS, read_file, within
 from declctl.objects import KubeObject
 from declctl.sandbox import Sandbox
+from declctl.sandbox.beside import definitions_beside, samples_beside
 from declctl.sandbox.validation import read_documents
 
 _OURS = "current-context: sandbox"
@@ -27,7 +29,7 @@ def serve(objects: Sequence[str], *, port: int, kubeconfig_out: str | None, chur
     documents = read_objects(objects)
     with tempfile.TemporaryDirectory(prefix="declctl-sandbox-") as folder:
         target = Path(kubeconfig_out) if kubeconfig_out else Path(folder) / "kubeconfig"
-        _refuse_to_overwrite(target)
+        refuse_to_overwrite(target)
         asyncio.run(_serve(documents, port=port, churn=churn, target=target))
 
 
@@ -44,7 +46,7 @@ async def _serve(documents: list[KubeObject], *, port: int, churn: float, target
     except SandboxError as error:
         raise UsageError(f"{error}; name another port with --port, or none for any.") from error
     try:
-        _write(target, server.kubeconfig())
+        write_kubeconfig(target, server.kubeconfig())
         _introduce(server, target, loaded)
         # Demo pods that stop changing end the command, with their fault.
         async with asyncio.TaskGroup() as tasks:
@@ -66,7 +68,7 @@ def _introduce(server: Sandbox, target: Path, loaded: list[str]) -> None:
         line(each)
 
 
-def _refuse_to_overwrite(target: Path) -> None:
+def refuse_to_overwrite(target: Path) -> None:
     """Raise UsageError for a file that no sandbox has written, such as the kubeconfig of a cluster."""
     try:
         if _OURS in target.read_text("utf-8"):
@@ -78,7 +80,8 @@ def _refuse_to_overwrite(target: Path) -> None:
     raise UsageError(f"--kubeconfig-out {target}: there is another file already; name one that is free.")
 
 
-def _write(target: Path, kubeconfig: KubeObject) -> None:
+def write_kubeconfig(target: Path, kubeconfig: KubeObject) -> None:
+    """Write the kubeconfig of a sandbox for this user alone. Raises UsageError."""
     try:
         target.write_text(yaml.safe_dump(kubeconfig, sort_keys=False), "utf-8")
         target.chmod(0o600)
@@ -97,6 +100,18 @@ def read_objects(files: Sequence[str]) -> list[KubeObject]:
         for document in read_documents(_bytes(file), name=file)
         if document is not None  # an empty YAML document
     ]
+
+
+def objects_beside(manifest: str) -> list[KubeObject]:
+    """What a sandbox begins with by itself: the definitions beside a manifest, and the objects of `sandbox/`.
+
+    The definitions are the CustomResourceDefinitions in the YAML files of the manifest's folder. Raises
+    UsageError for a file of `sandbox/` that can't be read, and SandboxError with the place of a fault in one.
+    """
+    if manifest == "-" or is_config_map(manifest):
+        return []
+    folder = Path(manifest) if Path(manifest).is_dir() else Path(manifest).parent
+    return [*definitions_beside(folder), *read_objects([str(each) for each in samples_beside(folder)])]
 
 
 def _bytes(file: str) -> bytes:

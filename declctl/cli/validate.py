@@ -14,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import replace
 
+from declctl.cli.definition_checks import differing_files, differing_served
 from declctl.cli.kind_fields import KindFields
 from declctl.cli.manifest_argument import manifest_folders
 from declctl.cli.report import count, show_faults
@@ -29,7 +30,7 @@ from declctl.codes import (
 )
 from declctl.errors import ApiError, Forbidden, GroupUnavailable, InvalidRequest, NotFound
 from declctl.manifest import Diagnostic, LoadedManifest, Plan, plan, render_github, render_json
-from declctl.manifest.diagnostics import closest, listed
+from declctl.manifest.diagnostics import closest, in_order, listed
 from declctl.manifest.model import HandlerSpec, SecondaryWatchSpec
 from declctl.manifest.rights import NAMESPACES, READ, HandlerCode, Right, Scope, rights_of
 from declctl.objects import GroupVersionKind, KubeObject, Resource
@@ -49,17 +50,25 @@ _MOST_GROUPS = 200  # in which a kind is looked for that is not where the manife
 
 
 def check_all(
-    manifests: Sequence[str], children: PreflightPool, kubeconfig: str | None, context: str | None
+    manifests: Sequence[str],
+    children: PreflightPool,
+    kubeconfig: str | None,
+    context: str | None,
+    *,
+    definitions: Sequence[str] = (),
 ) -> Sequence[CheckResult]:
     """What reading each manifest and its sources, and importing its handlers in a child, has found.
 
-    ConfigMaps are read from the cluster of the options. Raises UsageError for one that can't be read.
+    ConfigMaps are read from the cluster of the options. The CustomResourceDefinitions beside a manifest, and
+    those of the files `definitions`, are compared with its classes. Raises UsageError for what can't be read.
     """
+    found: list[CheckResult] = []
     with manifest_folders(manifests, kubeconfig, context) as folders:
-        return [
-            with_undeclared_writes(check(manifest, at=at, checks_configs=True, children=children))
-            for manifest, at in zip(manifests, folders, strict=True)
-        ]
+        for manifest, at in zip(manifests, folders, strict=True):
+            one = with_undeclared_writes(check(manifest, at=at, checks_configs=True, children=children))
+            differences = differing_files(one, definitions)
+            found.append(replace(one, diagnostics=in_order([*one.diagnostics, *differences])))
+    return found
 
 
 def check_in_cluster(
@@ -95,9 +104,12 @@ async def ask_about(
     """
     if checked.inputs is None:
         return ClusterFindings(())
-    return await ask_cluster(
+    found = await ask_cluster(
         checked.inputs.loaded, server, code=code_of(checked.inputs), namespace=namespace or "default"
     )
+    if any(each.code == CLUSTER_UNREACHABLE for each in found.faults):
+        return found
+    return replace(found, faults=[*found.faults, *await differing_served(checked, server)])
 
 
 def print_faults(

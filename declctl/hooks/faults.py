@@ -88,6 +88,25 @@ def of_function(
     return _located(message, code, place, suggestion)
 
 
+def of_class(
+    cls: type, field: str, message: str, *, code: str, suggestion: str | None, bundle: Bundle
+) -> EntryPointError:
+    """The fault of a field of a class, at its annotation; of the class itself if `field` is empty."""
+    path = bundle.path_of(without_prefix(cls.__module__))
+    nodes = () if path is None else ast.walk(parsed(bundle.files[path]))
+    found = next(
+        (node for node in nodes if isinstance(node, ast.ClassDef) and node.name == cls.__name__), None
+    )
+    if found is None or path is None:  # of an installed package, or made by a call
+        return _located(f"{message} (class {cls.__module__}.{cls.__qualname__})", code, None, suggestion)
+    line, column = found.lineno, found.col_offset + len("class ") + 1
+    for node in found.body:
+        target = node.target if isinstance(node, ast.AnnAssign) else None
+        if isinstance(target, ast.Name) and target.id == field:
+            line, column = target.lineno, target.col_offset + 1
+    return _located(message, code, (bundle.display(path), line, column), suggestion)
+
+
 def _located(message: str, code: str, place: _Place | None, suggestion: str | None) -> EntryPointError:
     file, line, column = place if place is not None else (None, None, None)
     return EntryPointError(message, code=code, file=file, line=line, column=column, suggestion=suggestion)

@@ -1,7 +1,7 @@
 """Files of users: read with limits on size and time, and checked for changes.
 
 Only regular files are read, up to a limit. Links are followed, because a mounted ConfigMap consists of them.
-The limits of all files that declctl reads are here; docs/security.md lists them.
+The limits of all files that declctl reads are here; docs/reference/limits.md lists them.
 
 `Lookups` records the questions that a read asks of the file system, with the answers, so that a later check
 can ask the same questions. A missing file is an answer, too: it may appear later, such as a package in the

@@ -367,7 +367,7 @@ class Location(msgspec.Struct, frozen=True):
 
 @dataclass
 class Document:
-    """One document. `read_document` makes it; nothing changes it afterwards.
+    """One document. `read_document` makes it; then only `checks.types` adds the kinds of classes.
 
     `data` has the values. `nodes` and `keys` have the node and the position of the key for each path.
     `faults` has the faults of the text, and `blamed` the paths of their values.

@@ -313,7 +313,8 @@ VALUE_KINDS: Final[Mapping[str, ValueKind]] = {
     "expression": ValueKind(codes.BAD_EXPRESSION, _read_expression),
     "address": ValueKind(codes.BAD_ADDRESS, parse_address),
     "entryPoint": ValueKind(codes.BAD_ENTRY_POINT, parse_entry_point),
-    "function": ValueKind(codes.BAD_ENTRY_POINT, partial(parse_entry_point, attribute_needed=True)),
+    "function": ValueKind(codes.BAD_ENTRY_POINT, partial(parse_entry_point, needs="function")),
+    "class": ValueKind(codes.BAD_ENTRY_POINT, partial(parse_entry_point, needs="class")),
     "cron": ValueKind(codes.BAD_CRON, values.check_cron),
     "timeZone": ValueKind(codes.BAD_TIME_ZONE, values.check_time_zone),
     "versionRange": ValueKind(codes.BAD_VERSION_RANGE, values.check_version_range),
@@ -322,12 +323,22 @@ VALUE_KINDS: Final[Mapping[str, ValueKind]] = {
 
 
 def about(
-    description: str, *, hints: Mapping[str, str] | None = None, one_of: Iterable[str] = (), **more: Json
+    description: str,
+    *,
+    hints: Mapping[str, str] | None = None,
+    one_of: Iterable[str] = (),
+    any_of: Iterable[Sequence[str]] = (),
+    **more: Json,
 ) -> Schema:
-    """The schema of a mapping without its fields; exactly one of the fields in `one_of` must be present."""
+    """The schema of a mapping without its fields.
+
+    Exactly one of the fields in `one_of` must be present, and all fields of one of the groups in `any_of`.
+    """
     schema: Schema = {"description": description, **more}
     if one_of:
         schema["oneOf"] = [{"required": [name]} for name in one_of]
+    if any_of:
+        schema["anyOf"] = [{"required": list[Json](names)} for names in any_of]
     return schema if hints is None else noted(schema, hints=dict(hints))
 
 

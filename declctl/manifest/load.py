@@ -18,11 +18,13 @@ from declctl.manifest.checks.rules import (
     check_cache,
     check_expressions,
     check_failure_policies,
+    check_invalid_policies,
     check_references,
     check_refusals,
     check_traps,
 )
 from declctl.manifest.checks.structure import check_structure
+from declctl.manifest.checks.types import ClassReader, check_types
 from declctl.manifest.checks.values import check_values
 from declctl.manifest.diagnostics import (
     Diagnostic,
@@ -91,11 +93,17 @@ class _SourceContents(msgspec.Struct):
     last: SourceText | None = None  # the last file that is text
 
 
-def load(source: ManifestSource, *, environ: Mapping[str, str] | None = None) -> LoadedManifest:
+def load(
+    source: ManifestSource,
+    *,
+    environ: Mapping[str, str] | None = None,
+    classes: ClassReader | None = None,
+) -> LoadedManifest:
     """The Controller of the source.
 
-    `environ` has the values of `${env:NAME}`, by default those of the process. Raises ManifestErrors with
-    every fault, sorted by position.
+    `environ` has the values of `${env:NAME}`, by default those of the process. `classes` says the kinds of
+    classes that resources have as `type`; without it, they are empty where the manifest has none. Raises
+    ManifestErrors with every fault, sorted by position.
     """
     found = _read_source(source)
     errors = list(found.faults)
@@ -106,7 +114,7 @@ def load(source: ManifestSource, *, environ: Mapping[str, str] | None = None) ->
     errors += [_second_controller(first, other) for other in more]
     document = read_document(first.source, first.root, os.environ if environ is None else environ)
     with bounded_suggestions():
-        diagnostics = check(document)
+        diagnostics = check(document, classes)
     errors += [fault for fault in diagnostics if fault.severity == "error"]
     if errors:
         warnings = [fault for fault in diagnostics if fault.severity == "warning"]
@@ -114,8 +122,10 @@ def load(source: ManifestSource, *, environ: Mapping[str, str] | None = None) ->
     return LoadedManifest(build_controller(document.data), document, in_order(diagnostics))
 
 
-def check(document: Document) -> tuple[Diagnostic, ...]:
+def check(document: Document, classes: ClassReader | None = None) -> tuple[Diagnostic, ...]:
     """All faults of a Controller document, errors and warnings, in no particular order.
+
+    The data gets the kinds that `classes` say.
 
     The checks run one after the other over the same data. A check skips values that an earlier check has
     blamed, so each cause is reported once: a missing name is not also an unknown reference.
@@ -125,9 +135,11 @@ def check(document: Document) -> tuple[Diagnostic, ...]:
     check_structure(findings, CONTROLLER)
     check_traps(findings)
     check_values(findings)
+    check_types(findings, CONTROLLER, classes)
     check_references(findings, CONTROLLER)
     check_cache(findings)
     check_failure_policies(findings)
+    check_invalid_policies(findings)
     check_expressions(findings)
     check_finalizers(findings)
     check_cycles(findings)

@@ -114,12 +114,27 @@ class OnExisting(StrEnum):
     FAIL = "Fail"
 
 
+class OnImmutable(StrEnum):
+    """What an apply does with an object that the server refuses to change."""
+
+    FAIL = "Fail"
+    RECREATE = "Recreate"
+
+
 class OnFailure(StrEnum):
     """What happens to a change after the last attempt."""
 
     RETRY = "Retry"
     IGNORE = "Ignore"
     DEAD_LETTER = "DeadLetter"
+
+
+class OnInvalid(StrEnum):
+    """What happens with an object that does not fit the class of its resource."""
+
+    CONDITION = "Condition"
+    SKIP = "Skip"
+    CALL = "Call"
 
 
 class OnError(StrEnum):
@@ -173,6 +188,10 @@ def _kinds(value: list[Json]) -> tuple[GroupVersionKind, ...]:
     return tuple(
         GroupVersionKind.of(str(value_at(each, "apiVersion")), str(value_at(each, "kind"))) for each in value
     )
+
+
+def _recreated_kinds(value: list[Json]) -> tuple[GroupVersionKind, ...]:
+    return _kinds([each for each in value if value_at(each, "onImmutable") == OnImmutable.RECREATE])
 
 
 def _texts(value: list[Json]) -> tuple[str, ...]:
@@ -261,11 +280,15 @@ class ResourceSpec(LocatedSpec):
     `namespaces` is None for all namespaces, and for those that `namespace_selector` matches; an empty
     selector matches all. `namespaces_inherited` is True if either comes from `spec.namespaces`; a kind that
     turns out to be cluster-scoped then ignores them. `resync_period` is None for never.
+    `object_type` is None for plain views.
     """
 
     ABOUT = about(
         "One kind of objects. It is watched and cached once for all handlers that refer to it.",
+        any_of=(("apiVersion", "kind"), ("type",)),
         hints={
+            "class": "type",
+            "model": "type",
             "namespace": "namespaces",
             "selector": "labelSelector",
             "labels": "labelSelector",
@@ -280,10 +303,29 @@ class ResourceSpec(LocatedSpec):
         text("The name that handlers and listers use.", value="label", examples=["pods"]), required=True
     )
     api_version: str = field(
-        text("Group and version.", value="apiVersion", examples=["v1", "apps/v1"]), required=True
+        text(
+            "Group and version; required without a type that says it.",
+            value="apiVersion",
+            examples=["v1", "apps/v1"],
+        ),
+        absent="",
     )
     kind: str = field(
-        text("The kind, as in an object's `kind`.", value="kind", examples=["Pod"]), required=True
+        text(
+            "The kind, as in an object's `kind`; required without a type that says it.",
+            value="kind",
+            examples=["Pod"],
+        ),
+        absent="",
+    )
+    object_type: EntryPoint | None = field(
+        text(
+            "The class of the objects that handlers and listers receive, which derives from declctl.Object. "
+            "With `@declctl.custom_resource` it says apiVersion and kind.",
+            value="class",
+            examples=["models:Preview"],
+        ),
+        key="type",
     )
     namespaces: tuple[str, ...] | None = field(
         namespaces("Only these namespaces; by default those of spec.namespaces."), read=_namespaces
@@ -699,14 +741,41 @@ class SecondaryWatchSpec(LocatedSpec):
         return f"{self.resource} → {self.map_to}"
 
 
+_APPLIES = listing(
+    "The kinds that the handler writes by ctx.apply, ctx.apply_set and ctx.delete. A write "
+    "of another kind is refused. apply_set looks for former children of these kinds only. By default "
+    "nothing is declared, and every kind may be written.",
+    record(
+        "One kind.",
+        {
+            "apiVersion": text("Group and version.", value="apiVersion", examples=["apps/v1"]),
+            "kind": text("The kind, as in an object's `kind`.", value="kind"),
+            "onImmutable": choice(
+                "Whether an object of the handler that the server refuses to change, such as a "
+                "Deployment with another selector, is deleted and made again (Recreate), or the apply "
+                "raises the refusal (Fail).",
+                list(OnImmutable),
+                default=OnImmutable.FAIL,
+            ),
+        },
+        required=("apiVersion", "kind"),
+    ),
+    minItems=1,
+    uniqueItems=True,
+    examples=[[{"apiVersion": "apps/v1", "kind": "Deployment"}]],
+)
+
+
 @dataclass(frozen=True, slots=True)
 class HandlerSpec(LocatedSpec):
     """One handler of one resource; exactly one of `entry_point` and `plugin` is set.
 
     `replay` is None for the default of the mode. `resync_period` is None for the period of the resource,
     and 0 for never. `timeout` is None for no limit. `filter` is None if every change passes. `events` are
-    in the order of ALL_EVENTS. `applies` is empty and `status` is None if the manifest declares nothing.
-    `field_manager` is empty for the default, and `finalizer` for none.
+    in the order of ALL_EVENTS. `applies` is empty and `status` is None if the manifest declares nothing;
+    `on_immutable` has those of `applies` whose objects are made again if the server refuses to change them.
+    `field_manager` is empty for the default, and `finalizer` for none. `on_invalid` is None for the default,
+    which `plan` decides.
     """
 
     ABOUT = about(
@@ -766,25 +835,9 @@ class HandlerSpec(LocatedSpec):
         SecondaryWatchSpec,
         "With mode Reconcile: further resources, whose changes lead to keys of the handler's resource.",
     )
-    applies: tuple[GroupVersionKind, ...] = field(
-        listing(
-            "The kinds that the handler writes by ctx.apply, ctx.apply_set and ctx.delete. A write "
-            "of another kind is refused. apply_set looks for former children of these kinds only. By default "
-            "nothing is declared, and every kind may be written.",
-            record(
-                "One kind.",
-                {
-                    "apiVersion": text("Group and version.", value="apiVersion", examples=["apps/v1"]),
-                    "kind": text("The kind, as in an object's `kind`.", value="kind"),
-                },
-                required=("apiVersion", "kind"),
-            ),
-            minItems=1,
-            uniqueItems=True,
-            examples=[[{"apiVersion": "apps/v1", "kind": "Deployment"}]],
-        ),
-        read=_kinds,
-        absent=(),
+    applies: tuple[GroupVersionKind, ...] = field(_APPLIES, read=_kinds, absent=())
+    on_immutable: tuple[GroupVersionKind, ...] = field(
+        _APPLIES, key="applies", read=_recreated_kinds, absent=()
     )
     status: bool | None = field(
         flag(
@@ -892,6 +945,24 @@ class HandlerSpec(LocatedSpec):
         "maxAttempts: then it keeps only keys for which the reconciler has raised Terminal. Retry tries a "
         "change again without end, as without maxAttempts.",
         default=OnFailure.IGNORE,
+    )
+    on_invalid: OnInvalid | None = field(
+        choice(
+            "With a type of its resource: what happens with an object that does not fit. Condition does not "
+            "call the handler, and writes the condition SpecValid into the status, and a Kubernetes Event; "
+            "Skip does not call it; Call does, and reading the field raises. By default Condition with "
+            "status: true, else Skip. An object that is being deleted is always handled.",
+            [each.value for each in OnInvalid],
+        ),
+        read=OnInvalid,
+    )
+
+    keep_previous: bool = field(
+        flag(
+            "With mode Reconcile: whether each object is kept as the last call that succeeded had it, for "
+            "request.previous. It takes the bytes of one compressed object for each.",
+            default=False,
+        )
     )
 
     @property

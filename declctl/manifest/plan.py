@@ -6,6 +6,7 @@ cluster-scoped. So a resource that takes its namespaces from the spec has `names
 runtime, which asks the cluster, calls `without_namespaces` if the kind turns out to be cluster-scoped.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 import msgspec
@@ -21,6 +22,7 @@ from declctl.manifest.model import (
     LifecycleSpec,
     MetricsSpec,
     Mode,
+    OnInvalid,
     PluginSpec,
     ReloadSpec,
     ReplayPolicy,
@@ -95,6 +97,7 @@ class ResourcePlan:
     namespaces: tuple[str, ...] | None
     namespaces_inherited: bool
     namespace_selector: str = ""
+    object_type: EntryPoint | None = None
     path: Path = field(default=(), compare=False, repr=False)
 
     def without_namespaces(self) -> "ResourcePlan":
@@ -120,11 +123,13 @@ class HandlerPlan(HandlerSpec):
 
     The concurrency of its queue is that of all handlers which share the queue.
 
-    `resync_period` is in seconds; 0 means never.
+    `resync_period` is in seconds; 0 means never. `types` are the classes of the objects that it reads.
     """
 
     resync_period: float = 0.0
     replay: ReplayPolicy = ReplayPolicy.NEVER
+    types: tuple[EntryPoint, ...] = ()
+    on_invalid: OnInvalid = OnInvalid.CALL  # also if its resource has no type
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +158,12 @@ def plan(controller: ControllerSpec) -> Plan:
     workers: dict[str, int] = {}
     for spec in controller.handlers:
         workers[spec.queue.name] = max(spec.queue.concurrency, workers.get(spec.queue.name, 0))
-    periods = {resource.name: resource.resync_period for resource in resources}
+    by_name = {resource.name: resource for resource in resources}
     return Plan(
         name=controller.name,
         watches=watches_of(resources),
         resources=resources,
-        handlers=tuple(
-            _handler(spec, periods[spec.resource], workers[spec.queue.name]) for spec in controller.handlers
-        ),
+        handlers=tuple(_handler(spec, by_name, workers[spec.queue.name]) for spec in controller.handlers),
         plugins=controller.plugins,
         lifecycle=controller.lifecycle,
         reload=controller.reload,
@@ -208,6 +211,7 @@ def _resource(spec: ResourceSpec, *, is_child: bool) -> ResourcePlan:
         namespaces=spec.namespaces,
         namespaces_inherited=spec.namespaces_inherited,
         namespace_selector=spec.namespace_selector,
+        object_type=spec.object_type,
         path=spec.path,
     )
 
@@ -246,14 +250,25 @@ def _field_selectors(spec: ResourceSpec) -> tuple[str, ...]:
     )
 
 
-def _handler(spec: HandlerSpec, resource_period: float, shared_workers: int) -> HandlerPlan:
+def _handler(spec: HandlerSpec, resources: Mapping[str, ResourcePlan], shared_workers: int) -> HandlerPlan:
     # Copied by name, so that a new field of HandlerSpec needs no line here.
     given = {each.name: getattr(spec, each.name) for each in fields(spec)}
     if spec.resync_period is None:
-        given["resync_period"] = resource_period
+        given["resync_period"] = resources[spec.resource].resync_period
     if spec.replay is None:
         reconciles = spec.mode is Mode.RECONCILE
         given["replay"] = ReplayPolicy.ON_CODE_CHANGE if reconciles else ReplayPolicy.NEVER
+    given["on_invalid"] = _on_invalid(spec, resources[spec.resource])
     if spec.queue.is_shared:
         given["queue"] = replace(spec.queue, concurrency=shared_workers)
-    return HandlerPlan(**given)
+    read = dict.fromkeys((spec.resource, *(watch.resource for watch in spec.watches)))
+    types = dict.fromkeys(resources[name].object_type for name in read)
+    return HandlerPlan(**given, types=tuple(each for each in types if each is not None))
+
+
+def _on_invalid(spec: HandlerSpec, resource: ResourcePlan) -> OnInvalid:
+    if resource.object_type is None:
+        return OnInvalid.CALL  # there is nothing that it could not fit
+    if spec.on_invalid is not None:
+        return spec.on_invalid
+    return OnInvalid.CONDITION if spec.status else OnInvalid.SKIP

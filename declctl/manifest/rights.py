@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from declctl.manifest.model import AdminAuthorization, FieldConflicts, PluginSpec
+from declctl.manifest.model import AdminAuthorization, FieldConflicts, OnInvalid, PluginSpec
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.values import Path
 from declctl.objects import FieldSelector, GroupVersionKind, Resource
@@ -181,8 +181,9 @@ def _handling(
         for scope in scopes:
             yield _right(own, MARK, scope, f"{handler.name} adds and removes its finalizer", path)
     about = [resource, *(resources[watch.resource] for watch in handler.watches)]
-    if uses.calls("record_event"):
-        reason = f"{handler.name} calls ctx.record_event"
+    tells = handler.on_invalid is OnInvalid.CONDITION
+    if uses.calls("record_event") or tells:
+        reason = f"{handler.name} {'tells of objects that do not fit' if tells else 'calls ctx.record_event'}"
         yield from _events(about, kinds, reason, handler.path)
     if uses.calls("get"):
         reason = f"{handler.name} calls ctx.get"
@@ -217,6 +218,8 @@ def _applying(
             verbs, how = (*verbs, "get", "delete"), f"{how} and ctx.delete"
         if uses.calls("get"):
             verbs, how = (*verbs, "get"), f"{how}, and reads them by ctx.get"
+        if kind in handler.on_immutable:
+            verbs, how = (*verbs, "get", "delete"), f"{how}, with onImmutable: Recreate"
         verbs, reason = tuple(dict.fromkeys(verbs)), f"{handler.name} writes {child.plural} by {how}"
         # The children of an object without a namespace may be in any.
         for scope in scopes if own.namespaced and child.namespaced else (Scope(),):

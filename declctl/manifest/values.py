@@ -232,15 +232,18 @@ def parse_address(text: str) -> Address:
     return Address(found["host"].strip("[]"), port)
 
 
-def parse_entry_point(text: str, *, attribute_needed: bool = False) -> EntryPoint:
-    """Reads `package.module` or `package.module:attribute`; each name must be a Python name."""
+def parse_entry_point(text: str, *, needs: str = "") -> EntryPoint:
+    """Reads `package.module` or `package.module:attribute`; each name must be a Python name.
+
+    `needs` is what the attribute has to be, such as function; empty if there may be none.
+    """
     module, colon, attribute = text.partition(":")
     if not _importable(module) or module.endswith(".py") or (colon and not _importable(attribute)):
         raise BadValue(f'"{text}" is not an entry point', suggestion=_entry_point_advice(text))
-    if attribute_needed and not colon:
+    if needs and not colon:
         raise BadValue(
-            f'"{text}" names a module, and a function is needed',
-            suggestion=f'write "{text}:name_of_the_function"',
+            f'"{text}" names a module, and a {needs} is needed',
+            suggestion=f'write "{text}:name_of_the_{needs}"',
         )
     return EntryPoint(module, attribute or None)
 

@@ -41,6 +41,8 @@ from declctl.objects.record import (
     record_of,
     second_view,
     version_order,
+    view_as,
+    with_views,
 )
 from declctl.objects.resource import (
     PARTIAL_OBJECT_METADATA,
@@ -102,4 +104,6 @@ __all__ = [
     "second_view",
     "status_error",
     "version_order",
+    "view_as",
+    "with_views",
 ]

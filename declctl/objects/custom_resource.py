@@ -88,6 +88,16 @@ class CustomResource(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.plural}.{self.group}"
 
 
+class DeclaredKind(msgspec.Struct, frozen=True):
+    """What the source of a class says of its kind: nothing if both are empty, or a fault with its code."""
+
+    api_version: str = ""
+    kind: str = ""
+    code: str = ""
+    message: str = ""
+    suggestion: str = ""
+
+
 def custom_resource(  # noqa: PLR0913 - what a CustomResourceDefinition has
     api_version: str,
     *,

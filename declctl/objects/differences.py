@@ -5,7 +5,7 @@ compared in the records, equal JSON texts are equal objects, and of different te
 paths are decoded. The order of keys, white space and escapes have no effect. An unreadable value counts as
 changed, so that the handler is called for the object.
 
-`changed_paths` names the paths at which two decoded states differ, without their values.
+`changed_paths` names the paths at which two decoded states differ, without their values; `diff` has both.
 
 `MutationDetector` finds changes that readers made to shared objects (client-go's MutationDetector). Only held
 objects are shared, and only code that bypasses the view can change one. With frames every reader decodes a
@@ -17,7 +17,7 @@ import marshal
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -25,7 +25,8 @@ from declctl.errors import MalformedAnswer
 from declctl.objects.answers import mapping
 from declctl.objects.fields import FieldPath, PathStruct, Step, Wildcard, outermost
 from declctl.objects.frame import FILLED_IN, UNREADABLE, HeldObject, ObjectCodec
-from declctl.objects.record import Record
+from declctl.objects.read_only import read_only
+from declctl.objects.record import ObjectView, Record, record_of
 from declctl.objects.resource import key_of
 
 _UNNAMEABLE = frozenset('"\\')  # characters that a field name of a struct can't have
@@ -193,8 +194,8 @@ _HIDDEN = "(hidden)"
 _ABSENT = object()
 
 
-class Difference(msgspec.Struct, frozen=True):
-    """One change within an object."""
+class ShownDifference(msgspec.Struct, frozen=True):
+    """One change within an object, for people."""
 
     path: str
     before: str  # the value as JSON, shortened; hidden for Secrets
@@ -209,7 +210,7 @@ class Mutation(msgspec.Struct, frozen=True):
 
     kind: str
     key: str
-    differences: tuple[Difference, ...]  # the first ones
+    differences: tuple[ShownDifference, ...]  # the first ones
     more: int = 0  # the number of further differences
 
     @property
@@ -274,7 +275,7 @@ class MutationDetector:
             return None
         differences = [_difference(*each) for each in _differences(pristine, body, ())]
         if (self._codec.api_version, self._codec.kind) == _SECRET:
-            differences = [Difference(each.path, _HIDDEN, _HIDDEN) for each in differences]
+            differences = [ShownDifference(each.path, _HIDDEN, _HIDDEN) for each in differences]
         if not differences:
             return None  # keys in another order
         held.body = pristine
@@ -300,6 +301,44 @@ def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
         return False  # a reader has stored a value that is no JSON
 
 
+class Difference(NamedTuple):
+    """One difference of two objects, as `declctl.diff` finds it.
+
+    - `path`: the field, such as `spec.containers[0].image`.
+    - `old`, `new`: the value in each of the two, read-only; None where the field is missing.
+    """
+
+    path: str
+    old: Any
+    new: Any
+
+
+def diff(old: object, new: object) -> list[Difference]:
+    """The differences between two objects, in the order of their fields. From any thread.
+
+    Each is an object, a view of one, a part of one, such as `obj["spec"]`, a Struct or a dataclass; None has
+    no fields. A field that one of them lacks is one difference, and null is as missing. Elements of lists are
+    compared by their position. Fields that differ in every two states are left out:
+    `metadata.resourceVersion` and `metadata.managedFields`.
+    """
+    found = (
+        Difference(str(FieldPath(steps)), *(None if each is _ABSENT else read_only(each) for each in values))
+        for steps, *values in _differences(_fields_of(old), _fields_of(new), ())
+        if steps[:2] not in _ALWAYS_DIFFERENT
+    )
+    return [each for each in found if each.old is not None or each.new is not None]
+
+
+def _fields_of(given: object) -> Any:
+    if given is None:
+        return {}
+    if isinstance(given, ObjectView):
+        return record_of(given).read()
+    return (
+        dict(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else msgspec.to_builtins(given)
+    )
+
+
 def changed_paths(
     before: Mapping[str, Any], after: Mapping[str, Any], *, most: int
 ) -> tuple[Sequence[str], int]:
@@ -320,7 +359,7 @@ def changed_paths(
 
 def _differences(before: Any, after: Any, steps: _Steps) -> Iterator[tuple[_Steps, Any, Any]]:
     """Each place at which two values differ, with both values there."""
-    if type(before) is not type(after):
+    if _json_type(before) is not _json_type(after):
         yield steps, before, after
     elif isinstance(before, dict):
         yield from _differences_of_maps(cast("dict[str, Any]", before), dict(after), steps)
@@ -330,6 +369,11 @@ def _differences(before: Any, after: Any, steps: _Steps) -> Iterator[tuple[_Step
             yield from _differences(_at(old, index), _at(new, index), (*steps, index))
     elif before is not after and before != after:
         yield steps, before, after
+
+
+def _json_type(value: Any) -> type:
+    """The type of a value; of a read-only dictionary or list, that of a plain one."""
+    return dict if isinstance(value, dict) else list if isinstance(value, list) else type(value)
 
 
 def _differences_of_maps(
@@ -346,8 +390,8 @@ def _at(elements: list[Any], index: int) -> Any:
     return elements[index] if index < len(elements) else _ABSENT
 
 
-def _difference(steps: tuple[Step, ...], before: Any, after: Any) -> Difference:
-    return Difference(str(FieldPath(steps)), _shown(before), _shown(after))
+def _difference(steps: tuple[Step, ...], before: Any, after: Any) -> ShownDifference:
+    return ShownDifference(str(FieldPath(steps)), _shown(before), _shown(after))
 
 
 def _shown(value: Any) -> str:

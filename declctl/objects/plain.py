@@ -1,4 +1,4 @@
-"""Views of objects whose frames are plain JSON: of an answer that is in no cache, and for another process."""
+"""Records whose frames are plain JSON: of an object that is in no cache, and for another process."""
 
 from functools import lru_cache
 
@@ -18,17 +18,20 @@ def plain_layout(api_version: str, kind: str) -> Layout:
     return Layout(api_version=api_version, kind=kind, positions={}, codec=_CODEC)
 
 
-def plain_view(obj: KubeObject) -> ObjectView:
-    """A view of an object of an API server, which is copied. From any thread."""
+def plain_record(obj: KubeObject) -> Record:
+    """A record of an object as an API server has it, which is copied. From any thread."""
     metadata = mapping(obj.get("metadata"))
     labels = metadata.get("labels")
-    return ObjectView(
-        Record(
-            key_of(metadata.get("namespace"), str(metadata.get("name"))),
-            revision_of(str(metadata.get("uid") or ""), str(metadata.get("resourceVersion") or "")),
-            msgspec.json.encode(labels) if labels else NO_LABELS,
-            (),
-            msgspec.json.encode(obj),
-            plain_layout(str(obj.get("apiVersion")), str(obj.get("kind"))),
-        )
+    return Record(
+        key_of(metadata.get("namespace"), str(metadata.get("name"))),
+        revision_of(str(metadata.get("uid") or ""), str(metadata.get("resourceVersion") or "")),
+        msgspec.json.encode(labels) if labels else NO_LABELS,
+        (),
+        msgspec.json.encode(obj),
+        plain_layout(str(obj.get("apiVersion")), str(obj.get("kind"))),
     )
+
+
+def plain_view(obj: KubeObject) -> ObjectView:
+    """A view of an object of an API server, which is copied. From any thread."""
+    return ObjectView(plain_record(obj))

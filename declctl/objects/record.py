@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 from operator import attrgetter
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from types import GenericAlias, MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -33,6 +33,7 @@ from declctl.objects.frame import (
 from declctl.objects.read_only import ReadOnlyDict, read_only, refuse
 from declctl.objects.resource import ObjectKey, name_of, namespace_of
 
+R = TypeVar("R")
 Projected = str | tuple[str, ...] | None
 
 
@@ -361,6 +362,14 @@ class ObjectView(msgspec.Struct, _ReadOnlyMapping, eq=False):
 
 cast("ABCMeta", Mapping).register(ObjectView)
 
+if TYPE_CHECKING:
+    # The default makes `Change`, `Request` and `Lister` without a class those of plain views.
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    View_co = DefaultTypeVar("View_co", bound=ObjectView, default=ObjectView, covariant=True)
+else:
+    View_co = TypeVar("View_co", bound=ObjectView, covariant=True)
+
 
 class FieldView(ObjectView, kw_only=True):
     """A view that decodes each top-level field by itself, when it is read.
@@ -449,6 +458,7 @@ def decompressed(records: Sequence[Record]) -> Sequence[Any]:
 
 _RECORD: Callable[[ObjectView], Record] = attrgetter("_record")
 _BODY: Callable[[ObjectView], KubeObject | None] = attrgetter("_body")
+_TEXT: Callable[[FieldView], Any] = attrgetter("_text")
 
 
 def second_view(view: ObjectView) -> ObjectView:
@@ -456,6 +466,20 @@ def second_view(view: ObjectView) -> ObjectView:
     # Both views read one dictionary, which replaces a value by its read-only form when it is read. Both may
     # do that at the same time: the forms are equal.
     return ObjectView(_RECORD(view), _BODY(view))
+
+
+def view_as(view: ObjectView, kind: type[ObjectView]) -> ObjectView:
+    """The view of the same object by another class; the same view if it has this class."""
+    if type(view) is kind:
+        return view
+    if isinstance(view, FieldView) and issubclass(kind, FieldView):
+        return kind(_RECORD(view), _text=_TEXT(view))  # what is decompressed is not decompressed again
+    return kind(_RECORD(view))
+
+
+def with_views(function: Callable[[ObjectView], R], kind: type[ObjectView]) -> Callable[[ObjectView], R]:
+    """The function, called with views of a class, whatever view it is given."""
+    return function if kind is ObjectView else lambda view: function(view_as(view, kind))
 
 
 def record_of(view: ObjectView) -> Record:
@@ -562,18 +586,24 @@ class Notification(msgspec.Struct, frozen=True, gc=False):
         return 256 + len(self.record.frame) + (len(self.old.frame) if self.old is not None else 0)
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The argument `change` of a hook. Immutable; later versions may add fields."""
+class Change(msgspec.Struct, Generic[View_co], frozen=True, kw_only=True):
+    """The argument `change` of a hook. Immutable; later versions may add fields.
+
+    `Change[Preview]` is the type of one with objects of this class.
+    """
 
     type: ChangeType
     resource: str  # its name in the manifest
-    obj: ObjectView  # the present state; for Deleted, the last known one
-    old: ObjectView | None  # the state before; None unless `type` is Modified or Resync
+    obj: View_co  # the present state; for Deleted, the last known one
+    old: View_co | None  # the state before; None unless `type` is Modified or Resync
     initial: bool  # part of the handler's first sync
     final_state_unknown: bool  # the watch missed the delete
     reason: ChangeReason
     generation: int  # the number of the generation whose code is called
     received: float  # `received_at` in seconds since the epoch
+
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)  # as of `typed.Object`
 
     @property
     def key(self) -> ObjectKey:
@@ -613,8 +643,8 @@ class Cause(NamedTuple):
         return f"{self.type} {self.resource} {self.key} ({self.reason})"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of a reconciler for one key.
+class Request(msgspec.Struct, Generic[View_co], frozen=True, kw_only=True):
+    """One call of a reconciler for one key; `Request[Preview]` is the type of one for objects of this class.
 
     - `key`: `namespace/name`, or `name` for a cluster-scoped kind; with `.namespace` and `.name`.
     - `obj`: the newest state in the cache, read-only; None if the cache has no such object. Then it is gone,
@@ -623,13 +653,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     - `attempt`: the number of this call, from 1: it grows while the call fails.
     - `causes`: why the key is due, the oldest first, at most 16.
     - `id`: the same in all attempts for the same causes, and in no other call; an idempotency key.
+    - `previous`: the object as the last call that succeeded had it, with `keepPrevious: true`; it may have
+      another uid. None before the first success of this process.
     """
 
     key: ObjectKey
-    obj: ObjectView | None
+    obj: View_co | None
     attempt: int
     causes: tuple[Cause, ...]
     id: str
+    previous: View_co | None = None
+
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)  # as of `typed.Object`
 
     @property
     def namespace(self) -> str | None:

@@ -32,6 +32,7 @@ import msgspec
 from declctl.errors import InvalidObject
 from declctl.objects.fields import PathStruct
 from declctl.objects.frame import UNREADABLE, HeldObject, KubeObject
+from declctl.objects.plain import plain_record
 from declctl.objects.record import FieldView, ObjectView, undecodable
 
 if TYPE_CHECKING:
@@ -195,6 +196,11 @@ class Object(FieldView, Generic[S, T], kw_only=True):
             "kind": resource.kind,
             **_without_none(plain),
         }
+
+    @classmethod
+    def of(cls, obj: KubeObject) -> "Self":
+        """A view of an object that is in no cache, such as what `new` returns; for tests of functions."""
+        return cls(plain_record(obj))
 
     def typed_value(self, field: TypedField[V]) -> V:
         """The value of a typed field, which is decoded once. Raises InvalidObject and MalformedAnswer."""

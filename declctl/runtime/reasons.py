@@ -346,7 +346,7 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
         None,
         "The generation of a rollback is not kept: those are the three that were live before the one that "
         "runs, and fewer if their files are large.",
-        "`declctl history` marks those that can come back. To go back to others, write the earlier files "
+        "`declctl history` marks those that are kept. To go back to others, write the earlier files "
         "again (from git, or by an apply of the earlier ConfigMap): that is a reload to the same code",
     ),
     _good("Followed", FILES_FOLLOWED, "Each change of the ConfigMap is an edit."),

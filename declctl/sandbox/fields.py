@@ -10,6 +10,7 @@ Source: structured-merge-diff, without conversion between versions. Pure: the gi
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, cast
 
 from declctl.objects import KubeObject
@@ -326,6 +327,17 @@ def _by_step(elements: Any, shape: Shape) -> dict[str, list[Any]]:
     for element in elements:
         found.setdefault(step_of(element, shape), []).append(element)
     return found
+
+
+def told(value: Any) -> str:
+    """A value in a message: JSON, but for floats, which are written as Go prints them."""
+    if not isinstance(value, float):
+        return text(value)
+    number = Decimal(repr(value)).normalize()
+    power = number.adjusted()
+    if -4 <= power < 6:
+        return f"{number:f}"
+    return f"{number.scaleb(-power):f}e{'-' if power < 0 else '+'}{abs(power):02}"
 
 
 def text(value: Any) -> str:

@@ -68,20 +68,23 @@ def _judged(rule: KubeObject, schema: KubeObject, values: tuple[Any, Any], path:
     program = _program(rule["rule"])
     if program is None or rule.get("optionalOldSelf") or ("oldSelf" in rule["rule"] and old is None):
         return None
-    result = program.eval(data={"self": new, "oldSelf": old})
-    if result.value() is True:
-        return None
     told = str(rule.get("message") or rule["rule"]).strip()
     where = path or "<nil>"
-    if result.value() is not False:
-        why = _NO_KEY.sub(r"no such key: \1", str(result.value()))
+    if schema.get("type") == "integer" and isinstance(new, float):  # written as 1.0
+        result: Any = "invalid data, expected int, got float64"
+    else:
+        result = program.eval(data={"self": new, "oldSelf": old}).value()
+    if result is True:
+        return None
+    if result is not False:
+        why = _NO_KEY.sub(r"no such key: \1", str(result))
         message = f'Invalid value: "{schema.get("type", "")}": {why} evaluating rule: {told}'
         return StatusCause("FieldValueInvalid", message, where)
     if field := rule.get("fieldPath"):
         where = f"{path}{field}".lstrip(".")
     detail = _message(rule, values) or (told if rule.get("message") else f"failed rule: {told}")
     reason = rule.get("reason") or "FieldValueInvalid"
-    value = "Invalid value" if isinstance(new, (dict, list)) else f"Invalid value: {fields.text(new)}"
+    value = "Invalid value" if isinstance(new, (dict, list)) else f"Invalid value: {fields.told(new)}"
     return StatusCause(reason, f"{_REASONS.get(reason, value)}: {detail}", where)
 
 

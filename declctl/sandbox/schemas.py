@@ -4,11 +4,15 @@ Schemas are structural OpenAPI v3 schemas. As in the real server, unknown fields
 where the schema allows none, defaults come, and then the object is checked. A fault that an update leaves as
 it was is not its fault.
 
-Not checked: `format`, and the metadata of embedded resources.
+Checked of `format` are times, dates, base64, UUIDs and integers. Not checked are the other formats, and the
+metadata of embedded resources.
 """
 
 import copy
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import date
 from typing import Any, Final, TypeGuard, cast
 
 from jsonschema import Draft4Validator
@@ -17,6 +21,7 @@ from jsonschema.validators import extend
 
 from declctl.objects import KubeObject
 from declctl.objects.differences import same_json
+from declctl.objects.patterns import go_pattern
 from declctl.sandbox import fields, rules
 from declctl.sandbox.kinds import ScalePaths, ServedKind
 from declctl.sandbox.status import StatusCause
@@ -32,6 +37,8 @@ _METADATA: Final = frozenset(
 )  # fmt: skip
 _STANDARD_FINALIZERS: Final = frozenset({"orphan", "foregroundDeletion", "kubernetes"})
 _MOST_REPLICAS: Final = (1 << 31) - 1
+_EXACT: Final = 1 << 53  # up to here a whole number may be written as 1.0
+_INTEGERS: Final[Mapping[str, int]] = {"": 1 << 63, "int64": 1 << 63, "int32": 1 << 31}  # by format
 # Faults that leave the rules of a schema unchecked.
 _BLOCKING: Final = frozenset(
     {
@@ -50,9 +57,32 @@ def read(schema: Schema, obj: KubeObject) -> list[str]:
     unknown = [f"metadata.{name}" for name in obj["metadata"] if name not in _METADATA]
     for name in obj["metadata"].keys() - _METADATA:
         del obj["metadata"][name]
+    _read_integers(obj)
     unknown += _prune(obj, {**schema, "x-kubernetes-embedded-resource": True}, "")
     _drop_nulls(obj, schema)
     return sorted(unknown)
+
+
+def _read_integers(value: Any) -> None:
+    """Read integers as Go does: beyond 64 bits there are only floats."""
+    if isinstance(value, (dict, list)):
+        held = cast("Any", value)
+        for step, child in held.items() if isinstance(value, dict) else enumerate(held):
+            if isinstance(child, int) and not -(1 << 63) <= child < 1 << 63:
+                held[step] = float(child)
+            else:
+                _read_integers(child)
+
+
+def write_numbers(value: Any) -> None:
+    """Write 1.0 as 1, in place, as Go does with an object that is stored."""
+    if isinstance(value, (dict, list)):
+        held = cast("Any", value)
+        for step, child in held.items() if isinstance(value, dict) else enumerate(held):
+            if isinstance(child, float) and child.is_integer() and abs(child) < _EXACT:
+                held[step] = int(child)
+            else:
+                write_numbers(child)
 
 
 def _prune(value: Any, schema: Schema | None, path: str) -> Iterator[str]:
@@ -212,11 +242,20 @@ def finalizer_warnings(new: KubeObject, old: KubeObject | None) -> list[str]:
     return said
 
 
+_TEXT_KEYWORDS: Final = {"maxLength": 1, "minLength": 2, "pattern": 3}
+
+
 def _broken(schema: Schema, value: Any, old: Any, prefix: str) -> list[StatusCause]:
     shape: Shape = shape_of_schema(schema)
     found: list[StatusCause] = []
-    for error in _leaves(_Validator(schema).iter_errors(value)):
+    told: set[tuple[str | int, ...]] = set()  # texts that one keyword refuses: no other is asked
+    errors = _leaves(_Validator(schema).iter_errors(value))
+    for error in sorted(errors, key=lambda each: _TEXT_KEYWORDS.get(str(each.validator), 0)):
         path = list(error.absolute_path)
+        if error.validator in _TEXT_KEYWORDS:
+            if tuple(path) in told:
+                continue
+            told.add(tuple(path))
         if not _unchanged(value, old, path, shape):
             found += _causes(error, _dotted(path), prefix)
     return found
@@ -269,16 +308,13 @@ def _causes(error: ValidationError, path: str, prefix: str) -> Iterator[StatusCa
             for name in limit:
                 if name not in present and repr(name) in error.message:
                     yield StatusCause.required(f"{where}.{name}" if where != "<nil>" else name)
-        case "type" | "x-kubernetes-int-or-string":
-            wanted = limit if isinstance(limit, str) else "integer,string"
-            found = _type_of(value)
-            rule = f'{subject} must be of type {wanted}: "{found}"'
-            yield StatusCause("FieldValueTypeInvalid", f'Invalid value: "{found}": {rule}', where)
+        case "type" | "format" | "x-kubernetes-int-or-string":
+            yield from _type_causes(error, where, subject)
         case "enum":
             allowed = ", ".join(
                 f'"{each}"' if isinstance(each, str) else f'"{fields.text(each)}"' for each in limit
             )
-            message = f"Unsupported value: {fields.text(value)}: supported values: {allowed}"
+            message = f"Unsupported value: {fields.told(value)}: supported values: {allowed}"
             yield StatusCause("FieldValueNotSupported", message, where)
         case "maxLength":
             message = f"Too long: may not be more than {limit} {_counted('byte', limit)}"
@@ -289,10 +325,26 @@ def _causes(error: ValidationError, path: str, prefix: str) -> Iterator[StatusCa
         case "anyOf" | "oneOf" | "not":
             yield StatusCause.invalid("<nil>", "", _composite(error, path))
         case name:
+            if name in ("minItems", "minProperties"):
+                value = len(value)
+            if name in ("minimum", "maximum"):
+                limit = _limit(limit, value)
             rule = _RULES.get(str(name), lambda _, __: "is not as the schema says")(limit, error.schema)
             yield StatusCause(
-                "FieldValueInvalid", f"Invalid value: {fields.text(value)}: {subject} {rule}", where
+                "FieldValueInvalid", f"Invalid value: {fields.told(value)}: {subject} {rule}", where
             )
+
+
+def _type_causes(error: ValidationError, where: str, subject: str) -> Iterator[StatusCause]:
+    schema, value = cast("Schema", error.schema), error.instance
+    wanted, found = _type_fault(error)
+    if wanted:
+        rule = f'{subject} must be of type {wanted}: "{found}"'
+        yield StatusCause("FieldValueTypeInvalid", f'Invalid value: "{found}": {rule}', where)
+    if error.validator_value == "integer" and _is_number(value) and not _fits(value, schema):
+        form = schema.get("format")
+        of_type = f"integer {f'with format {form}' if form else '(default format)'}"
+        yield StatusCause.invalid("<nil>", "", f"Checked value must be of type {of_type} in {where}")
 
 
 def _counted(what: str, number: int) -> str:
@@ -339,7 +391,12 @@ def _type(validator: Any, wanted: Any, value: Any, schema: Schema) -> Iterator[V
     names = [wanted] if isinstance(wanted, str) else ["integer", "string"]
     if value is None and schema.get("nullable"):
         return
-    if not any(validator.is_type(value, name) for name in names):
+    # The real server takes a list, too, where a text has a format.
+    if names == ["string"] and schema.get("format") and isinstance(value, list):
+        return
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _EXACT and "integer" in names
+    is_type = is_whole or any(validator.is_type(value, name) for name in names)
+    if not is_type or (wanted == "integer" and not _fits(value, schema)):
         yield ValidationError(f"{value!r} is not of type {wanted!r}")
 
 
@@ -347,14 +404,128 @@ def _int_or_string(validator: Any, on: Any, value: Any, schema: Schema) -> Itera
     return _type(validator, on, value, schema) if on else iter(())
 
 
+def _format(_: Any, name: Any, value: Any, __: Schema) -> Iterator[ValidationError]:
+    check = _FORMATS.get(name)
+    if check is not None and isinstance(value, str) and not check(value):
+        yield ValidationError(f"{value!r} is no {name}")
+
+
+def _pattern(_: Any, pattern: Any, value: Any, __: Schema) -> Iterator[ValidationError]:
+    found = go_pattern(pattern)
+    if found is not None and isinstance(value, str) and not found.search(value):
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+def _enum(_: Any, allowed: Any, value: Any, __: Schema) -> Iterator[ValidationError]:
+    # Go converts the value to the type of each choice: a number is cut off, or is a character.
+    known = [value]
+    if _is_number(value):
+        known += [int(value), *([chr(value)] if isinstance(value, int) and 0 <= value < 0x110000 else [])]
+    if not any(same_json(each, other) for each in known for other in allowed):
+        yield ValidationError(f"{value!r} is none of {allowed!r}")
+
+
+def _bound(keyword: str) -> Any:
+    """The check of `minimum` or `maximum`."""
+    exclusive = f"exclusive{keyword.capitalize()}"
+
+    def check(validator: Any, limit: Any, value: Any, schema: Schema) -> Iterator[ValidationError]:
+        if not validator.is_type(value, "number"):
+            return
+        difference = (value - _limit(limit, value)) * (1 if keyword == "minimum" else -1)
+        if difference < 0 or (difference == 0 and schema.get(exclusive)):
+            yield ValidationError(f"{value!r} is beyond {limit!r}")
+
+    return check
+
+
+def _multiple_of(validator: Any, factor: Any, value: Any, __: Schema) -> Iterator[ValidationError]:
+    if not validator.is_type(value, "number"):
+        return
+    if isinstance(value, int) and isinstance(factor, int):
+        is_multiple = value % factor == 0
+    else:
+        times = value / factor
+        is_multiple = times.is_integer() and abs(times) < _EXACT
+    if not is_multiple:
+        yield ValidationError(f"{value!r} is no multiple of {factor!r}")
+
+
+def _limit(limit: Any, value: Any) -> Any:
+    """A bound as it is compared: the real server cuts its fraction off if the value is a whole number."""
+    return int(limit) if isinstance(value, int) else limit
+
+
 _Validator: Any = extend(
     Draft4Validator,
     {
         **{name: _skipping_null(check) for name, check in Draft4Validator.VALIDATORS.items()},
+        "enum": _enum,
+        "format": _format,
+        "maximum": _bound("maximum"),
+        "minimum": _bound("minimum"),
+        "multipleOf": _multiple_of,
+        "pattern": _pattern,
         "type": _type,
         "x-kubernetes-int-or-string": _int_or_string,
     },
 )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _fits(value: Any, schema: Schema) -> bool:
+    """Whether a number is an integer of the format of its schema."""
+    beyond = _INTEGERS.get(schema.get("format") or "", 1 << 63)
+    return float(value).is_integer() and -beyond <= value < beyond
+
+
+def _type_fault(error: ValidationError) -> tuple[str, str]:
+    """The type that a value should have, and the one that it has; empty if only its size is wrong."""
+    limit, value, schema = cast(
+        "tuple[Any, Any, Schema]", (error.validator_value, error.instance, error.schema)
+    )
+    form = schema.get("format")
+    if error.validator == "format":
+        return limit, fields.text(value)[1:-1]
+    wanted = limit if isinstance(limit, str) else "integer,string"
+    if isinstance(value, int) and not isinstance(value, bool) and wanted == "integer":
+        return "", ""
+    if form and value is not None and not isinstance(value, str):
+        return form, {int: "int64", float: "float64"}.get(type(value), "")
+    return wanted, _type_of(value)
+
+
+_TIME_OF_DAY: Final = re.compile(r"(\d{2}):(\d{2}):(\d{2})(.\d+)?(z|[+-]\d{2}:\d{2})", re.ASCII)
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+
+
+def _is_date(text: str) -> bool:
+    if _DAY.fullmatch(text):
+        with suppress(ValueError):
+            # Go has a year 0, which is a leap year as 2000 is.
+            return bool(date.fromisoformat(text.replace("0000-", "2000-", 1)))
+    return False
+
+
+def _is_date_time(text: str) -> bool:
+    """A time of RFC 3339; what stands before a fraction, and the numbers of a zone, may be any."""
+    day, _, time = text.lower().partition("t")
+    found = _TIME_OF_DAY.fullmatch(time)
+    return found is not None and _is_date(day) and found[1] < "24" and max(found[2], found[3]) < "60"
+
+
+_FORMATS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "date": _is_date,
+    "date-time": _is_date_time,
+    "datetime": _is_date_time,
+    "byte": re.compile(
+        r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{4})"
+    ).fullmatch,
+    "uuid": re.compile("(?i)[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}").fullmatch,
+}
 
 
 _GO_TYPES: Final = {
@@ -407,19 +578,31 @@ def _duplicates(value: Any, shape: Shape, path: str) -> list[StatusCause]:
         seen: dict[str, int] = {}
         for at, element in enumerate(cast("list[Any]", value)):
             where = f"{path}[{at}]"
-            if shape.keys and not isinstance(element, dict):
+            if shape.keys and not isinstance(element, dict | None):
                 rule = "must be an object for an array of list-type map"
                 found.append(
-                    StatusCause("FieldValueInvalid", f"Invalid value: {fields.text(element)}: {rule}", where)
+                    StatusCause("FieldValueInvalid", f"Invalid value: {fields.told(element)}: {rule}", where)
                 )
                 break
             if shape.keys is not None:
-                step = fields.step_of(element, shape)
+                step = _step(element, shape)
                 seen[step] = seen.get(step, 0) + 1
                 if seen[step] == 2:
-                    found.append(StatusCause("FieldValueDuplicate", f"Duplicate value: {step[2:]}", where))
+                    told = fields.told(element) if isinstance(element, float) else step[2:]
+                    found.append(StatusCause("FieldValueDuplicate", f"Duplicate value: {told}", where))
             found += _duplicates(element, shape.element(), where)
     return found
+
+
+def _step(element: Any, shape: Shape) -> str:
+    """The step of an element: 1.0 and 1 are the same key of a map, and different elements of a set."""
+    if not shape.keys:
+        return fields.step_of(element, shape)
+    if element is None:
+        return "k:{}"
+    plain = dict(element)
+    write_numbers(plain)
+    return fields.step_of(plain, shape)
 
 
 def _type_of(value: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Final
 
 from declctl.kit import Clock
 from declctl.objects import KubeObject
-from declctl.sandbox import apply, defaults, kinds, patches, schemas, status, validation
+from declctl.sandbox import apply, defaults, immutable, kinds, patches, schemas, status, validation
 from declctl.sandbox.history import EtcdHistory, Stored
 from declctl.sandbox.kinds import Registry, ServedKind
 from declctl.sandbox.patches import Patch
@@ -188,7 +188,11 @@ class Writer:
         causes = [] if old is None else validation.new_finalizers(old, new)
         if kind.custom:
             causes += schemas.faults(kind, new, old, write.subresource, write.warnings)
+        elif old is not None and not write.direct:
+            causes += immutable.changed_fields(kind, old, new)
         validation.check(kind, new, causes)
+        if kind.custom:
+            schemas.write_numbers(new)
         if kind.custom and write.subresource != "status":
             write.warnings.extend(schemas.finalizer_warnings(new, old))
 

@@ -32,6 +32,7 @@ from declctl.runtime.reloading.changes import Outcome
 from declctl.runtime.reporting.status import ControllerCondition, ControllerStatus, ResourceStatus
 from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox import SandboxThread
+from declctl.sandbox.beside import definitions_beside
 from declctl.transport import Client
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WAIT_SECONDS = 30.0  # a failing test may wait: on a busy machine, what comes at once takes seconds
+_DEFINITION = "CustomResourceDefinition"
 _PAUSE_SECONDS = 0.01
 _FIRST_PAUSE_SECONDS = 0.001  # most conditions of tests become true within some milliseconds
 LOOK_SECONDS = 5.0  # the longest wait for the machinery loop
@@ -193,7 +195,8 @@ class ControllerUnderTest:
     """A controller that runs from `start` to `stop`; use it in a with statement.
 
     - `manifest`: a file or a folder; a text of several lines is the manifest itself, without handler files.
-    - `objects`: loaded into the sandbox before the start.
+    - `objects`: loaded into the sandbox before the start, after the CustomResourceDefinitions beside the
+      manifest.
     - `sandbox`: the API server, by default a new one that ends with the controller.
     - `watch`: reload when files change. By default a test calls `reload`.
     - `clock`: the clock of the controller and its new sandbox, by default one that `advance` can move ahead.
@@ -240,10 +243,11 @@ class ControllerUnderTest:
         __tracebackhide__ = True
         if self._own_sandbox:
             self._stack.enter_context(self.sandbox)
-        self.sandbox.load(self._objects)
+        path = self._path()
+        self.sandbox.load([*self._definitions(Path(path)), *self._objects])
         kubeconfig = self.sandbox.kubeconfig()
         self._runtime = Runtime(
-            RunOptions(self._path(), watch=self._watch, namespace="default", mutation_detector=True),
+            RunOptions(path, watch=self._watch, namespace="default", mutation_detector=True),
             connect=lambda: Client.from_kubeconfig_dict(kubeconfig, clock=self.clock),
             fronts=[self._front],
             children=CHILDREN,
@@ -421,6 +425,13 @@ class ControllerUnderTest:
         path = Path(folder) / "manifest.yaml"
         path.write_text(self._manifest, "utf-8")
         return str(path)
+
+    def _definitions(self, path: Path) -> list[KubeObject]:
+        """The definitions beside the manifest that neither the sandbox has nor the test gives."""
+        given = [*self._objects, *self.sandbox.objects(_DEFINITION)]
+        known = {each["metadata"]["name"] for each in given if each.get("kind") == _DEFINITION}
+        found = definitions_beside(path if path.is_dir() else path.parent)
+        return [each for each in found if each["metadata"]["name"] not in known]
 
     def _run(self) -> None:
         try:

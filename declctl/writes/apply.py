@@ -121,6 +121,14 @@ def key_in(
     return ObjectKey.of(namespace, name)
 
 
+def has_applied(manager: str, metadata: Mapping[str, Any]) -> bool:
+    """Whether a field manager has applied fields of an object with these metadata."""
+    return any(
+        each.get("manager") == manager and each.get("operation") == "Apply"
+        for each in metadata.get("managedFields") or ()
+    )
+
+
 def has_preconditions(document: AppliedDocument) -> bool:
     """Whether the apply fails with 409 if the object has another uid or version than the document."""
     return any(document.body["metadata"].get(field) for field in _OF_ONE_STATE)

@@ -41,9 +41,9 @@ import msgspec
 from declctl.errors import AlreadyExists, AlreadyOwned, Conflict, CrossNamespaceOwner, InvalidWrite, NotFound
 from declctl.kit import Clock
 from declctl.objects import FieldPath, GroupVersionKind, KubeObject, ObjectKey, ObjectView, Resource
-from declctl.writes.apply import AppliedDocument, Discover, has_preconditions, placed
+from declctl.writes.apply import AppliedDocument, Discover, has_applied, has_preconditions, placed
 from declctl.writes.declared import ChildCache, DeclaredWrites
-from declctl.writes.gate import ApiWrite, WarningLog, WriteGate, conflict_pause
+from declctl.writes.gate import NO_VERSION, ApiWrite, WarningLog, WriteGate, conflict_pause
 from declctl.writes.ledger import WriteOrigin, WriteVerb, Written
 from declctl.writes.locks import KeyLocks
 
@@ -57,11 +57,13 @@ _PAGE = "500"  # objects of one page of a list
 _MOST_SETS = 10_000  # whose members are remembered
 _MOST_MEMBERS = 100_000  # whose parents are remembered
 _MOST_CONFLICTS = 5  # of one change of the parent
-_NO_VERSION = str(2**63 - 1)  # an apply with it creates the object, or is a conflict: no object has it
 
 GroupKind = tuple[str, str]  # group, kind
-SendApply = Callable[[ApiWrite, WriteOrigin, Sequence[str], KubeObject | None], Awaitable[Written]]
-"""Sends an apply, unless the live object is as it would be; see `FieldAdoption.apply`."""
+SendApply = Callable[
+    [ApiWrite, WriteOrigin, DeclaredWrites, Callable[[KubeObject], bool], KubeObject | None],
+    Awaitable[Written],
+]
+"""Sends an apply of an object that the function knows to be a member; see `Recreation.apply`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ class SetOwner(msgspec.Struct, frozen=True):
         return (
             (metadata.get("labels") or {}).get(PART_OF) == set_id(self.parent)
             and any(each.get("uid") == self.parent.uid for each in _owners_of(obj))
-            and _has_applied(self.manager, metadata)
+            and has_applied(self.manager, metadata)
         )
 
     def is_only_owner_of(self, obj: Mapping[str, Any]) -> bool:
@@ -293,7 +295,7 @@ class ApplySets:
         metadata = obj["metadata"]
         part_of = (metadata.get("labels") or {}).get(PART_OF)
         controllers = [each for each in metadata.get("ownerReferences") or () if each.get("controller")]
-        if part_of and controllers and _has_applied(manager, metadata):
+        if part_of and controllers and has_applied(manager, metadata):
             _mark(document, part_of, controllers)
             self._remember(manager, member, str(controllers[0].get("uid")))
         else:
@@ -427,7 +429,7 @@ class ApplySets:
         """
         if not has_preconditions(document):
             try:
-                return await self._apply(owner, document, member, version=_NO_VERSION), False
+                return await self._apply(owner, document, member, version=NO_VERSION), False
             except Conflict:
                 pass  # it is there
         try:
@@ -463,10 +465,10 @@ class ApplySets:
             force=owner.declared.force,
             awaits_event=bool(version),
         )
-        if version == _NO_VERSION:  # an object that is made by it has no fields to take over
+        if version == NO_VERSION:  # an object that is made by it has no fields to take over
             written = await self._gate.send(write, owner.origin)
         else:
-            written = await self._send_apply(write, owner.origin, owner.declared.adopt_fields_from, obj)
+            written = await self._send_apply(write, owner.origin, owner.declared, owner.is_only_owner_of, obj)
         self._remember(owner.manager, member, owner.parent.uid)
         return written
 
@@ -724,14 +726,6 @@ def _group_kind_of(reference: Mapping[str, Any]) -> GroupKind:
 
 def _owners_of(obj: Mapping[str, Any]) -> Sequence[KubeObject]:
     return (obj.get("metadata") or {}).get("ownerReferences") or ()
-
-
-def _has_applied(manager: str, metadata: Mapping[str, Any]) -> bool:
-    """Whether a field manager has applied fields of an object."""
-    return any(
-        each.get("manager") == manager and each.get("operation") == "Apply"
-        for each in metadata.get("managedFields") or ()
-    )
 
 
 def _mark(document: AppliedDocument, part_of: str, references: Sequence[KubeObject]) -> None:

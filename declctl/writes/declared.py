@@ -48,7 +48,8 @@ class DeclaredWrites(msgspec.Struct, frozen=True):
     objects. With `lacks_status` or `lacks_annotations`, cached objects may be without the status or the
     annotations that the server has. With `force`, applies take fields from other managers; without
     `adopts`, `apply_set` refuses children that exist and that nothing owns. `children` are the caches of
-    kinds whose objects it watches as children.
+    kinds whose objects it watches as children. `recreates` are the kinds whose objects are made again if
+    they can't be changed.
     """
 
     applies: tuple[GroupVersionKind, ...] = ()
@@ -59,6 +60,11 @@ class DeclaredWrites(msgspec.Struct, frozen=True):
     force: bool = True
     adopts: bool = True
     children: tuple[ChildCache, ...] = ()
+    recreates: tuple[GroupVersionKind, ...] = ()
+
+    def recreates_kind(self, kind: GroupVersionKind) -> bool:
+        """Whether objects of a kind, in whatever version, are made again."""
+        return any((each.group, each.kind) == (kind.group, kind.kind) for each in self.recreates)
 
     def require(self, kind: GroupVersionKind, handler: str) -> None:
         """Raise UndeclaredWrite for a kind that is not declared, in whatever version."""

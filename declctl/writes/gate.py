@@ -47,6 +47,7 @@ MOST_CONFLICTS = 5  # requests of one write that may answer 409 and be repeated
 MOST_THROTTLED = 5  # requests of one write that may answer 429 and be repeated
 _MOST_VERSIONS = 20_000  # of objects that were written last, which are remembered
 MOST_THROTTLED_SECONDS = 60.0  # that one write waits for the server's Retry-After, in all
+NO_VERSION = str(2**63 - 1)  # an apply with it creates the object, or is a conflict: no object has it
 _CONFLICT_SECONDS = 0.01  # before the first repetition after a 409; each further one waits twice as long
 _CANNOT = re.compile(r'cannot (\w+) resource "([^"]+)"')  # the refusal of RBAC; others have another text
 
@@ -269,6 +270,19 @@ class WriteGate:
                 if moved or name is not None or (other := await self._moved(resource)) is None:
                     raise
                 resource, moved = other, True
+
+    async def check_new(self, write: ApiWrite) -> None:
+        """Ask the server whether it would create the object of an apply, if the name were free.
+
+        Nothing is stored. Raises ApiError if it would not: the object is checked before its name.
+        """
+        params = {"dryRun": "All", "fieldManager": write.manager}
+        path = write.resource.path(write.key.namespace)
+        try:
+            await self._sender.request_json("POST", path, params=params, body=write.body)
+        except Conflict as error:
+            if error.reason != "AlreadyExists":
+                raise
 
     async def wait_after(self, conflict: Conflict, conflicts: int) -> None:
         """Count and wait, before a write is computed anew from the state that has overtaken it.

@@ -12,7 +12,15 @@ import msgspec
 
 from declctl.errors import InvalidWrite, UndeclaredWrite
 from declctl.kit import Clock
-from declctl.objects import GroupVersionKind, ObjectView, RequestSender, Resource, event_id_of, second_view
+from declctl.objects import (
+    GroupVersionKind,
+    KubeObject,
+    ObjectView,
+    RequestSender,
+    Resource,
+    event_id_of,
+    second_view,
+)
 from declctl.objects.resource import namespace_of
 from declctl.writes.apply import (
     AppliedDocument,
@@ -42,6 +50,7 @@ from declctl.writes.gate import (
 )
 from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
 from declctl.writes.one_object import ObjectReference, read_object
+from declctl.writes.recreation import Recreation, is_of_handler
 from declctl.writes.status import (
     StatusChange,
     StatusWriter,
@@ -158,7 +167,13 @@ class HandlerWriter:
             repeats_conflict=not has_preconditions(document),
             force=self._declared.force if force is None else force,
         )
-        written = await self._parts.fields.apply(write, origin, self._declared.adopt_fields_from)
+
+        def is_own(obj: KubeObject) -> bool:
+            if owner is not None and owner.is_only_owner_of(obj):
+                return True
+            return is_of_handler(obj, self.manager, "" if owner is None else owner.parent.uid)
+
+        written = await self._parts.recreation.apply(write, origin, self._declared, is_own)
         if scope.obj is not None and written.uid == scope.obj.uid:
             self._parts.statuses.learn(written)  # its version is newer than that which the handler has
         return written
@@ -245,7 +260,7 @@ class WriterParts(msgspec.Struct, frozen=True):
     """The parts that all handlers share."""
 
     gate: WriteGate
-    fields: FieldAdoption
+    recreation: Recreation
     sets: ApplySets
     statuses: StatusWriter
     finalizers: FinalizerWriter
@@ -272,7 +287,8 @@ class WriterFactory:
     - `controller`: the name of the manifest, which is part of each field manager.
     - `discover`, `forget`: the resource of a kind, and to discover it anew.
     - `version`: of declctl, for the annotation of ApplySets.
-    - `log`: gets the kinds of children that a handler may not delete, and the children that it adopts.
+    - `log`: gets the kinds of children that a handler may not delete, the children that it adopts, and the
+      objects that are made again.
     """
 
     def __init__(  # noqa: PLR0913 - one parameter for each thing that the process owns
@@ -310,12 +326,12 @@ class WriterFactory:
             rediscover=rediscover,
         )
         statuses = StatusWriter(gate, discover, forget=forget, clock=clock)
-        fields = FieldAdoption(gate)
+        recreation = Recreation(gate, FieldAdoption(gate).apply, clock=clock, log=log)
         sets = ApplySets(
-            gate, fields.apply, discover, version=version, clock=clock, on_marked=statuses.learn, log=log
+            gate, recreation.apply, discover, version=version, clock=clock, on_marked=statuses.learn, log=log
         )
         finalizers = FinalizerWriter(gate)
-        self._parts = WriterParts(gate, fields, sets, statuses, finalizers, discover)
+        self._parts = WriterParts(gate, recreation, sets, statuses, finalizers, discover)
 
     def writer(
         self,

@@ -118,7 +118,9 @@ MANY = (
 import asyncio
 async def tell(obj, ctx):
     if obj.name == "a":
-        written = await asyncio.gather(*(ctx.apply(child(obj, f"made-{n}")) for n in range(40)))
+        applies = [ctx.apply(child(obj, f"made-{n}")) for n in range(40)]
+        tasks = [asyncio.create_task(each) for each in applies[:20]]
+        written = await asyncio.gather(*tasks, *applies[20:])
         note("keys", len({each.key for each in written}))
 """
 )

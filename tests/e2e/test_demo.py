@@ -1,4 +1,4 @@
-"""The first minute: `make demo`. The one of the README, a new manifest, is in test_installed."""
+"""The first minute: `make demo`. The one of the README is in test_tutorial."""
 
 import os
 import re

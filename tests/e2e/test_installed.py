@@ -63,9 +63,15 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
 
 
 def test_the_commands_of_the_readme_work_after_pip_install(clean: CleanEnvironment, tmp_path: Path) -> None:
-    """Nothing of the checkout is imported, and changes are printed."""
+    """Nothing of the checkout is imported, an operator reconciles its sample, and changes are printed."""
     where = clean.run("python", "-c", "import declctl; print(declctl.__file__)")
     assert str(ROOT) not in where
+    clean.run("declctl", "new", "operator", "preview", "--group", "acme.dev", cwd=tmp_path)
+    with Declctl(
+        tmp_path / "preview", "--sandbox", python=clean.python, env={"PYTHONPATH": os.devnull}
+    ) as declctl:
+        until("it is reconciled", lambda: any("0 of 2 replicas are ready" in line for line in declctl.err))
+        assert declctl.stop() == 0
     clean.run("declctl", "new", "manifest", "hello", cwd=tmp_path)
     with Declctl(
         tmp_path / "hello", "--sandbox", "--churn", "20", python=clean.python, env={"PYTHONPATH": os.devnull}

@@ -43,6 +43,7 @@ RECONCILES = """mode: Reconcile
 HANDLERS = """\
 import asyncio
 import time
+from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,7 +139,7 @@ async def moved(obj, ctx):
 
 class Made(msgspec.Struct):
     data: dict[str, str]
-    metadata: dict[str, str] = {"name": "single"}
+    metadata: dict[str, str]
     kind: str = "ConfigMap"
     apiVersion: str = "v1"
 
@@ -150,7 +151,7 @@ class Status:
 
 
 async def single(obj, ctx):
-    made = Made({"of": obj.name})
+    made = Made({"of": obj.name}, {"name": "single"})
     assert await ctx.get("v1/ConfigMap", "single") is None
     first = (await ctx.apply(made)).obj
     there = await ctx.get("v1/ConfigMap", "single")
@@ -170,15 +171,31 @@ async def single(obj, ctx):
 
 async def refusal(call):
     try:
-        return await call
+        return await asyncio.create_task(call)
     except Exception as error:
-        return type(error).__name__
+        return f"{type(error).__name__} {error}"
 
 
 def single_in_a_thread(obj, ctx):
     there = ctx.sync.get("example.dev/v1/WebApp", obj.name)
     print("has", there.uid == obj.uid, flush=True)
     print("gone", ctx.sync.delete(there), ctx.sync.get("v1/ConfigMap", "none"), flush=True)
+
+
+async def selects(obj, ctx):
+    app = {"app": obj["spec"]["files"]["app"]}
+    containers = [{"name": "c", "image": "registry.invalid/x"}]
+    pod = {"metadata": {"labels": app}, "spec": {"containers": containers}}
+    spec = {"replicas": 0, "selector": {"matchLabels": app}, "template": pod}
+    child = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
+    found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "found"}, "data": app}
+    fixed = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "fixed"}, "immutable": True}
+    invalid = {**child, "metadata": {"name": "web", "labels": {"a": "no label!"}}}
+    value = {"app": b64encode(app["app"].encode()).decode()}
+    print("set", app, await refusal(ctx.apply_set([child])), flush=True)
+    print("invalid", app, await refusal(ctx.apply(invalid)), flush=True)
+    print("found", app, await refusal(ctx.apply(found)), flush=True)
+    print("fixed", app, await refusal(ctx.apply({**fixed, "data": value})), flush=True)
 
 
 async def shared(obj, ctx):
@@ -444,7 +461,8 @@ def test_one_object_is_read_and_deleted_by_its_name(
         assert _lines(declctl, "deleted") == ["deleted True False"]
         assert _lines(declctl, "another") == ["another False"]
         assert _lines(declctl, "status") == ["status False ['conditions', 'files', 'observedGeneration'] 1"]
-        assert _lines(declctl, "refused") == ["refused UndeclaredWrite NotFound"]
+        (refused,) = _lines(declctl, "refused")
+        assert re.match("refused UndeclaredWrite .* NotFound 404", refused)
         assert _maps(cluster, namespace)["single"]["data"] == {"of": "shop"}
         totals = {(each["verb"], each["result"]): each["count"] for each in declctl.status()["writes"]}
         assert totals == {
@@ -461,6 +479,54 @@ def test_one_object_is_read_and_deleted_by_its_name(
         until("it is gone", lambda: _lines(declctl, "gone") == ["gone True None"])
         assert _lines(declctl, "has") == ["has True"]
         assert not cluster.rest.request("GET", webapps)["items"]
+        assert declctl.stop() == 0
+
+
+def test_what_can_not_be_changed_is_made_again_if_the_handler_has_made_it(
+    cluster: Cluster, webapps: str, namespace: str, bundle: Any
+) -> None:
+    """A Deployment gets another selector. What is invalid, of somebody else, or not declared so stays."""
+    metadata = {"name": "found", "namespace": namespace}
+    found = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata,
+        "immutable": True,
+        "data": {"a": "b"},
+    }
+    before = cluster.rest.create(found)["metadata"]["uid"]
+    _create(cluster, namespace, "shop", app="one")
+    kinds = ", ".join(
+        f"{{apiVersion: {version}, kind: {kind}{field}}}"
+        for version, kind, field in (
+            ("apps/v1", "Deployment", ", onImmutable: Recreate"),
+            ("v1", "ConfigMap", ", onImmutable: Recreate"),
+            ("v1", "Secret", ""),
+        )
+    )
+    rest = f"applies: [{kinds}]\n      {EVENTS}"
+    with Declctl(bundle("selects", rest), kubeconfig=cluster.kubeconfig) as declctl:
+        until("it is made", lambda: _lines(declctl, "fixed {'app': 'one'}"))
+        first = cluster.rest.get("deployments", "web", namespace)
+        change = {"spec": {"files": {"app": "two"}}}
+        cluster.rest.request("PATCH", f"{webapps}/shop", change, media=MERGE)
+        until("it was called again", lambda: _lines(declctl, "fixed {'app': 'two'}"))
+        second = cluster.rest.get("deployments", "web", namespace)
+        assert second["spec"]["selector"]["matchLabels"] == {"app": "two"}
+        assert first["metadata"]["uid"] != second["metadata"]["uid"]
+        assert "AppliedSet" in _lines(declctl, "set {'app': 'two'}")[0]
+        for app in ("one", "two"):
+            assert "as it could not be made" in _lines(declctl, f"invalid {{'app': '{app}'}}")[0]
+            assert (
+                "as declctl/guard/web has not made it alone"
+                in _lines(declctl, f"found {{'app': '{app}'}}")[0]
+            )
+        advice = "write onImmutable: Recreate for {apiVersion: v1, kind: Secret} in the `applies`"
+        assert advice in _lines(declctl, "fixed {'app': 'two'}")[0]
+        assert cluster.rest.get("configmaps", "found", namespace)["metadata"]["uid"] == before
+        again = [line for line in declctl.err if "was deleted and made again" in line]
+        assert len(again) == 1
+        assert "spec.selector" in again[0]
         assert declctl.stop() == 0
 
 

@@ -15,13 +15,18 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block. `marked` says that `<!-- runs -->` stands above it."""
+    """One fenced block, with the line of text above it."""
 
     file: Path
     line: int
     language: str
     text: str
-    marked: bool
+    above: str
+
+    @property
+    def marked(self) -> bool:
+        """Whether `<!-- runs -->` stands above it."""
+        return self.above == "<!-- runs -->"
 
     def __str__(self) -> str:
         return f"{self.file.relative_to(ROOT)}:{self.line}"
@@ -64,7 +69,7 @@ def _blocks(page: Path) -> Iterator[Block]:
     for number, line in enumerate(page.read_text("utf-8").splitlines(), 1):
         fence = _FENCE.match(line)
         if inside is not None and fence:
-            yield Block(page, start, language, "\n".join(inside) + "\n", above == "<!-- runs -->")
+            yield Block(page, start, language, "\n".join(inside) + "\n", above)
             inside = None
         elif inside is not None:
             inside.append(line)

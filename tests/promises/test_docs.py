@@ -13,6 +13,7 @@ import pytest
 import yaml
 from markdown import ROOT, Block, blocks, leads_somewhere, links, pages
 from processes import environment
+from walkthrough import DIRECTIVE
 
 from declctl.manifest import ManifestSource, load
 from declctl.sandbox import SandboxThread
@@ -31,7 +32,8 @@ _POD = {
 
 
 def _of(language: str) -> list[Block]:
-    return [block for block in _ALL if block.language == language]
+    """All blocks of a language, but for those that are a file or a part of one: test_tutorial has them."""
+    return [block for block in _ALL if block.language == language and not DIRECTIVE.fullmatch(block.above)]
 
 
 @pytest.mark.parametrize("block", _of("yaml"), ids=str)
@@ -108,8 +110,10 @@ def test_the_error_that_the_readme_shows_is_real(tmp_path: Path) -> None:
     shown = blocks(ROOT / "README.md")
     (manifest,) = [block.text for block in shown if block.language == "yaml"]
     (error,) = [block.text for block in shown if "error DCL" in block.text]
-    (tmp_path / "manifest.yaml").write_text(manifest.replace("resourceRef", "resuorceRef", 1), "utf-8")
-    assert _run_declctl("validate", "manifest.yaml", cwd=tmp_path).stderr == (
+    assert _run_declctl("new", "operator", "preview", "--group", "acme.dev", cwd=tmp_path).returncode == 0
+    faulty = manifest.replace("resourceRef", "resuorceRef", 1)
+    (tmp_path / "preview" / "manifest.yaml").write_text(faulty, "utf-8")
+    assert _run_declctl("validate", "manifest.yaml", cwd=tmp_path / "preview").stderr == (
         f"{error}1 error; `declctl explain DCL012` tells more about it\n"
     )
 
@@ -124,6 +128,14 @@ def test_pictures_are_small() -> None:
     pictures = [*(ROOT / "docs").glob("*.png"), *(ROOT / "docs").glob("*.svg")]
     assert pictures
     assert [picture.name for picture in pictures if picture.stat().st_size > 200_000] == []
+
+
+@pytest.mark.parametrize(
+    "page", [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "reference").glob("*.md")], ids=str
+)
+def test_a_page_says_for_whom_it_is(page: Path) -> None:
+    """A reader knows after one sentence whether to read on."""
+    assert page.read_text("utf-8").split("\n\n")[1].startswith(("For ", "This page is for "))
 
 
 @pytest.mark.parametrize("page", _LINKING, ids=lambda page: str(page.relative_to(ROOT)))

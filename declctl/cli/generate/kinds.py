@@ -2,16 +2,13 @@
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, cast
-
-import yaml
+from typing import Any, Final
 
 from declctl.errors import ApiError, NotFound, UsageError
-from declctl.kit.files import MANIFEST_BYTES
 from declctl.objects import GroupVersionKind, Resource
+from declctl.sandbox.beside import definitions_beside, definitions_in
 from declctl.sandbox.kinds import BUILT_IN
 
 _Place = tuple[str, bool]  # plural, whether its objects are in namespaces
@@ -81,7 +78,7 @@ def known_kinds(
     }
     places |= places_of(bundled)
     for path in definitions:
-        places |= places_of(_definitions(path))
+        places |= places_of(definitions_in(path))
     found: dict[GroupVersionKind, Resource] = {}
     missing: list[GroupVersionKind] = []
     for kind in kinds:
@@ -125,16 +122,9 @@ async def _served(
 
 
 def bundled_definitions(folder: Path, kinds: Collection[GroupVersionKind]) -> Sequence[Definition]:
-    """The CustomResourceDefinitions of these kinds in the YAML files of a folder, by the names of files.
-
-    Files that are no YAML, or too large, have none: the folder may have files of others.
-    """
+    """The CustomResourceDefinitions of these kinds in the YAML files of a folder; the last one for each."""
     wanted = {(kind.group, kind.kind) for kind in kinds}
-    found: dict[tuple[str, str], Definition] = {}
-    for path in sorted(folder.iterdir() if folder.is_dir() else ()):
-        if path.suffix in (".yaml", ".yml"):
-            with suppress(UsageError):
-                found |= {_kind_of(each): each for each in _definitions(str(path))}
+    found = {_kind_of(each): each for each in definitions_beside(folder)}
     return [each for kind, each in found.items() if kind in wanted]
 
 
@@ -148,44 +138,3 @@ def places_of(definitions: Iterable[Definition]) -> dict[tuple[str, str], _Place
 
 def _kind_of(definition: Definition) -> tuple[str, str]:
     return str(definition["spec"].get("group")), str(definition["spec"]["names"].get("kind"))
-
-
-def _definitions(path: str) -> list[Definition]:
-    """The CustomResourceDefinitions of a file. Raises UsageError if there is none."""
-    try:
-        with Path(path).open("rb") as file:
-            text = file.read(MANIFEST_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
-    if len(text) > MANIFEST_BYTES:
-        raise UsageError(
-            f"{path} is larger than {MANIFEST_BYTES:,} bytes: name a file with definitions only."
-        )
-    try:
-        documents: list[Any] = list(yaml.safe_load_all(text))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2026-13-01
-        raise UsageError(f"{path} is not YAML: {error}") from error
-    found: list[Definition] = []
-    for each in documents:
-        if not isinstance(each, dict):
-            continue
-        document = cast("dict[str, Any]", each)
-        items = (
-            cast("list[Any]", document.get("items") or []) if document.get("kind") == "List" else [document]
-        )
-        found += [item for item in items if _is_definition(item)]
-    if not found:
-        raise UsageError(f"{path} has no CustomResourceDefinition.")
-    return found
-
-
-def _is_definition(item: Any) -> bool:
-    if not isinstance(item, dict):
-        return False
-    document = cast("dict[str, Any]", item)
-    spec: Any = document.get("spec")
-    return (
-        document.get("kind") == "CustomResourceDefinition"
-        and isinstance(spec, dict)
-        and isinstance(cast("dict[str, Any]", spec).get("names"), dict)
-    )

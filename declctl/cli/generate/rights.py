@@ -55,7 +55,7 @@ class PlannedController(msgspec.Struct, frozen=True):
     inputs: Inputs
     plan: Plan
     rights: GrantedRights
-    definitions: Sequence[Definition] = ()  # of its kinds, from files beside the manifest
+    definitions: Sequence[Definition] = ()  # of its kinds, from files beside it, and of its classes
 
 
 class KubeconfigChoice(msgspec.Struct, frozen=True):
@@ -83,7 +83,10 @@ def planned_controller(
     show_faults((*checked.diagnostics, *undeclared_writes(inputs)))  # warnings alone
     planned = plan(inputs.loaded.controller)
     wanted = kinds_of(planned)
-    bundled = bundled_definitions(inputs.bundle.place, wanted.keys())
+    bundled = list(bundled_definitions(inputs.bundle.place, wanted.keys()))
+    names = {each["metadata"]["name"] for each in bundled}
+    made = () if checked.hooks is None else checked.hooks.definitions
+    bundled += [each for each in made if each["metadata"]["name"] not in names]
     if cluster is None:
         kinds, missing = known_kinds(wanted, definitions, bundled)
     else:

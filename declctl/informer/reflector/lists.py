@@ -241,6 +241,7 @@ async def initial_events(
             if record is not None and (event.type is _ADDED_EVENT or event.type is _MODIFIED_EVENT):
                 records[record.key] = record
             elif event.initial_events_end:
+                metrics.counts.items_listed = len(records)
                 return list(records.values()), event.resource_version, batch[position + 1 :]
             elif record is not None:
                 records.pop(record.key, None)  # deleted or dropped while the list came

@@ -4,15 +4,19 @@ import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from itertools import chain
-from typing import Any, Protocol, cast, overload
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
 
 from declctl.errors import NotSynced, UnknownIndex, UnknownNamespace
 from declctl.informer.stores.indices import IndexFunc
 from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.objects import LabelSelector, ObjectKey, ObjectView, Record
+from declctl.objects.record import View_co
+
+O = TypeVar("O", bound=ObjectView)  # noqa: E741 - a class of objects, as View_co
 
 
-class Views(Sequence[ObjectView]):
+class Views(Sequence[View_co]):
     """A sequence of objects as they were at one moment. It compares, concatenates and prints as a list does.
 
     Each access makes a new view, so that objects which are not read cost almost nothing. Two accesses to one
@@ -20,48 +24,54 @@ class Views(Sequence[ObjectView]):
     list that the caller may change. From any thread.
     """
 
-    __slots__ = ("_records",)
+    __slots__ = ("_kind", "_records")
 
-    def __init__(self, records: Sequence[Record]) -> None:
-        """`records` must not be changed after this."""
+    def __init__(self, records: Sequence[Record], kind: type[View_co] | None = None) -> None:
+        """`records` must not be changed after this; `kind` is the class of the views."""
         self._records = records
+        self._kind = _plain(kind)
 
     @overload
-    def __getitem__(self, at: int) -> ObjectView: ...
+    def __getitem__(self, at: int) -> View_co: ...
     @overload
-    def __getitem__(self, at: slice) -> "Views": ...
-    def __getitem__(self, at: int | slice) -> "ObjectView | Views":
+    def __getitem__(self, at: slice) -> "Views[View_co]": ...
+    def __getitem__(self, at: int | slice) -> "View_co | Views[View_co]":
         if isinstance(at, slice):
-            return Views(self._records[at])
-        return ObjectView(self._records[at])
+            return Views(self._records[at], self._kind)
+        return self._kind(self._records[at])
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def __iter__(self) -> Iterator[ObjectView]:
-        return map(ObjectView, self._records)
+    def __iter__(self) -> Iterator[View_co]:
+        return map(self._kind, self._records)
 
-    def __reversed__(self) -> Iterator[ObjectView]:
-        return map(ObjectView, reversed(self._records))
+    def __reversed__(self) -> Iterator[View_co]:
+        return map(self._kind, reversed(self._records))
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Views | list):
+        if not isinstance(other, Views | list):  # type: ignore[reportUnknownMemberType] - of any class
             return NotImplemented
         theirs = cast("Sequence[object]", other)
         return len(self) == len(theirs) and all(map(operator.eq, self, theirs))
 
     __hash__ = None  # pyright: ignore[reportAssignmentType] - as lists have none
 
-    def __add__(self, others: Iterable[ObjectView]) -> list[ObjectView]:
+    def __add__(self, others: Iterable[O]) -> list[View_co | O]:
         return [*self, *others]
 
     def __repr__(self) -> str:
         return repr(list(self))
 
 
-def views_of(parts: Sequence[Sequence[Record]]) -> Views:
+def _plain(kind: type[O] | None) -> type[O]:
+    """A class of views; ObjectView for None."""
+    return cast("type[O]", ObjectView) if kind is None else kind
+
+
+def views_of(parts: Sequence[Sequence[Record]], view: type[O]) -> Views[O]:
     """The objects of several stores, one store after the other. A single list is not copied."""
-    return Views(parts[0] if len(parts) == 1 else list(chain.from_iterable(parts)))
+    return Views(parts[0] if len(parts) == 1 else list(chain.from_iterable(parts)), view)
 
 
 Keys = list[ObjectKey]
@@ -122,12 +132,15 @@ class RecordReader(Protocol):
         ...
 
 
-class CacheReader:
+class CacheReader(Generic[View_co]):
     """The reads that a lister and a snapshot share. From any thread.
 
     A result has the state of each store at one moment, and does not change later. Nothing is decoded before a
     view is read.
     """
+
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)  # as of `typed.Object`
 
     def __init__(
         self,
@@ -137,8 +150,10 @@ class CacheReader:
         name: str,
         filled_by: Sequence[SyncState] = (),
         namespaces: Collection[str] | None = None,
+        view: type[View_co] | None = None,
     ) -> None:
         self.name = name
+        self.view = _plain(view)
         self._namespaces = namespaces  # of which objects may be cached; None for any
         self._readers = tuple(stores)
         self._index_names = index_names
@@ -152,7 +167,7 @@ class CacheReader:
             self._unsynced = tuple(state for state in self._unsynced if not state.has_synced)
         return not self._unsynced
 
-    def get(self, key: str) -> ObjectView | None:
+    def get(self, key: str) -> View_co | None:
         """The object of a key (`namespace/name`, or `name`); None if it is not cached.
 
         Raises NotSynced, and UnknownNamespace for a namespace that is not watched.
@@ -162,11 +177,11 @@ class CacheReader:
         for store in self._readers:
             record = store.get_by_key(key)
             if record is not None:
-                return ObjectView(record)
+                return self.view(record)
         self._require_namespace(key.rpartition("/")[0])
         return None
 
-    def list(self, *, namespace: str | None = None, selector: Selector | None = None) -> Views:
+    def list(self, *, namespace: str | None = None, selector: Selector | None = None) -> Views[View_co]:
         """All objects, or those of a namespace, or those whose labels match a selector.
 
         A namespace is looked up in the index NAMESPACE_INDEX if that is `namespace_index()`; otherwise all
@@ -181,9 +196,9 @@ class CacheReader:
         found = [store.list_by_namespace(namespace) if namespace else store.list() for store in self._readers]
         if wanted is not None and wanted.requirements:
             found = [[record for record in part if wanted.matches(record.labels)] for part in found]
-        return views_of(found)
+        return views_of(found, self.view)
 
-    def by_index(self, name: str, value: str) -> Views:
+    def by_index(self, name: str, value: str) -> Views[View_co]:
         """The objects with a value in an index (client-go's ByIndex). Raises UnknownIndex and NotSynced.
 
         The values of an index are texts, also those of a number in a field. Raises TypeError for any other:
@@ -197,7 +212,7 @@ class CacheReader:
         if self._unsynced:
             self._require_sync()
         internal = self._internal(name)
-        return views_of([store.by_index(internal, value) for store in self._readers])
+        return views_of([store.by_index(internal, value) for store in self._readers], self.view)
 
     def index_values(self, name: str) -> Sequence[str]:
         """Every value of an index, each once (ListIndexFuncValues). Raises UnknownIndex and NotSynced."""
@@ -264,8 +279,10 @@ class CacheReader:
         return self._index_names[name]
 
 
-class Lister(CacheReader):
+class Lister(CacheReader[View_co]):
     """Reads the cached objects of one resource (client-go's listers). From any thread.
+
+    `Lister[Preview]` is the type of one whose objects are of this class, as `ctx.lister(Preview)` returns it.
 
     - `indexers`: the stores; several for a resource that is watched in several namespaces.
     - `index_names`: the index in the stores by the name that callers use; None if both are the same. A reload
@@ -277,6 +294,7 @@ class Lister(CacheReader):
       state. Empty, the default, for stores that are read in any state.
     - `namespaces`: the namespaces that the stores are filled from. A read of another one raises
       UnknownNamespace. None, the default, if every namespace may be read.
+    - `view`: the class of the objects that reads return.
 
     A result has the state of each store at one moment, and does not change later. Two results may have the
     states of two moments: `snapshot` has one for all of its reads. Nothing is decoded before a view is read.
@@ -290,13 +308,19 @@ class Lister(CacheReader):
         name: str = "",
         filled_by: Sequence[SyncState] = (),
         namespaces: Collection[str] | None = None,
+        view: type[View_co] | None = None,
     ) -> None:
         super().__init__(
-            indexers, index_names=index_names, name=name, filled_by=filled_by, namespaces=namespaces
+            indexers,
+            index_names=index_names,
+            name=name,
+            filled_by=filled_by,
+            namespaces=namespaces,
+            view=view,
         )
         self._indexers = tuple(indexers)
 
-    def snapshot(self) -> "CacheSnapshot":
+    def snapshot(self) -> "CacheSnapshot[View_co]":
         """All objects at this moment, for any number of reads. Raises NotSynced.
 
         It is no copy: it costs a few microseconds, for a cache of any size. NotSynced is also raised while a
@@ -315,15 +339,19 @@ class Lister(CacheReader):
         """The locks that keep the stores as they are. Each store's writer holds its own."""
         return (indexer.lock for indexer in self._indexers)
 
-    def snapshot_now(self) -> "CacheSnapshot":
+    def snapshot_now(self) -> "CacheSnapshot[View_co]":
         """As `snapshot`, without a check of the sync."""
         stores = [indexer.snapshot() for indexer in self._indexers]
         return CacheSnapshot(
-            stores, index_names=self._index_names, name=self.name, namespaces=self._namespaces
+            stores,
+            index_names=self._index_names,
+            name=self.name,
+            namespaces=self._namespaces,
+            view=self.view,
         )
 
 
-class CacheSnapshot(CacheReader):
+class CacheSnapshot(CacheReader[View_co]):
     """The cached objects of one resource as they were at one moment. From any thread; it never changes.
 
     It has the reads of a Lister, none of which raises NotSynced. Iteration yields the objects, as `list`
@@ -335,14 +363,14 @@ class CacheSnapshot(CacheReader):
     Between those, and between resources, the server promises no order.
     """
 
-    def __iter__(self) -> Iterator[ObjectView]:
+    def __iter__(self) -> Iterator[View_co]:
         return iter(self.list())
 
     def __repr__(self) -> str:
         return f"<snapshot of {len(self)} {self.name or 'objects'}>"
 
 
-def snapshots_of(listers: Sequence[Lister]) -> list[CacheSnapshot]:
+def snapshots_of(listers: Sequence[Lister[O]]) -> list[CacheSnapshot[O]]:
     """A snapshot of each lister, all of one moment of this process. Raises NotSynced. From any thread."""
     locks = {id(lock): lock for lister in listers for lock in lister.locks()}
     with ExitStack() as held:

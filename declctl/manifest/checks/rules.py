@@ -81,6 +81,7 @@ _OF_OTHER_MODE: Mapping[str, tuple[tuple[str, str], ...]] = {
     "Event": (
         ("watches", "write mode: Reconcile, or a handler for that resource"),
         ("finalizer", "write mode: Reconcile, and a hook declctl_finalize"),
+        ("keepPrevious", "write mode: Reconcile; a Modified has the object before as old"),
     ),
     "Reconcile": (
         ("delivery", "remove it: a key waits once, and the handler reads the newest state"),
@@ -460,6 +461,23 @@ def check_failure_policies(findings: Findings) -> None:
             )
             advice = "add maxAttempts to retry, such as retry: {maxAttempts: 5}, or remove onFailure"
             _contradict(findings, Location(place), message, advice)
+
+
+def check_invalid_policies(findings: Findings) -> None:
+    """Report `onInvalid` without a type that objects have to fit, and a condition that may not be written."""
+    resources = {each.get("name"): each for _, each in entries_at(findings.data, "spec", "resources")}
+    for path, handler in entries_at(findings.data, "spec", "handlers"):
+        policy, place = handler.get("onInvalid"), (*path, "onInvalid")
+        resource = resources.get(value_at(handler, "resourceRef", "name"))
+        if not isinstance(policy, str) or resource is None or findings.is_blamed(place):
+            continue
+        if "type" not in resource:
+            message = f"{dotted(place)} has no meaning without a type of the resource {resource.get('name')}"
+            advice = "add the class of its objects, such as type: models:Preview, or remove it"
+            _contradict(findings, Location(place, key=True), message, advice)
+        elif policy == "Condition" and handler.get("status") is not True:
+            message = f"{dotted(place)} is Condition, which is written into the status"
+            _contradict(findings, Location(place), message, "add status: true to the handler, or write Skip")
 
 
 def check_cache(findings: Findings) -> None:

@@ -27,7 +27,9 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }
 # Keywords without a check in `fits`: descriptions, the keywords that `walk` follows, and those of other
 # checks.
-_SILENT = frozenset({"description", "default", "examples", NOTES, "properties", "items", "pattern", "oneOf"})
+_SILENT = frozenset(
+    {"description", "default", "examples", NOTES, "properties", "items", "pattern", "oneOf", "anyOf"}
+)
 _WANTED = {
     "object": "a mapping",
     "array": "a list",
@@ -235,13 +237,19 @@ def _other_advice(path: Path, name: str, absent: list[str]) -> str:
 def _missing_fields(findings: Findings, path: Path, value: Json, schema: Schema) -> None:
     present = value if isinstance(value, dict) else {}
     for name in map(str, items_at(schema, "required")):
-        if name in present or findings.is_meant((*path, name)):
-            continue
-        findings.mean((*path, name))  # jsonschema reports the mapping once for each field
-        message = f'{dotted(path)} needs the field "{name}"'
-        example = _example(mapping_at(schema, "properties", name))
-        suggestion = f"add {name}: {example}" if example else f'add "{name}"'
-        findings.add(codes.MISSING_FIELD, Location(path), message, suggestion=suggestion)
+        if name not in present:
+            report_missing(findings, path, name, schema)
+
+
+def report_missing(findings: Findings, path: Path, name: str, schema: Schema) -> None:
+    """Report that a mapping lacks a field, once, and not if an unknown field probably means it."""
+    if findings.is_meant((*path, name)):
+        return
+    findings.mean((*path, name))  # jsonschema reports the mapping once for each field
+    message = f'{dotted(path)} needs the field "{name}"'
+    example = _example(mapping_at(schema, "properties", name))
+    suggestion = f"add {name}: {example}" if example else f'add "{name}"'
+    findings.add(codes.MISSING_FIELD, Location(path), message, suggestion=suggestion)
 
 
 def _example(schema: Schema) -> str | None:

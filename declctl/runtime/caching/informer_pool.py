@@ -22,7 +22,7 @@ from declctl.informer.source import SourceProvider
 from declctl.informer.stores.indices import FieldIndex
 from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock
-from declctl.objects import FieldPath
+from declctl.objects import FieldPath, ObjectView
 from declctl.objects.differences import Mutation
 from declctl.runtime.caching.identities import (
     CacheIdentity,
@@ -352,8 +352,8 @@ class InformerPool:
         """The informers of a requirement; none before `prepare` and after `release`."""
         return self._used.get(requirement, ())
 
-    def lister(self, requirement: ResourceRequirement) -> Lister:
-        """A lister over all informers of a requirement, with the index names of its generation."""
+    def lister(self, requirement: ResourceRequirement, view: type[ObjectView] = ObjectView) -> Lister:
+        """A lister over all informers of a requirement, with index names and class of its generation."""
         names = {index.name: index.internal for index in requirement.indexes}
         informers = [cached.informer for cached in self.of(requirement)]
         return Lister(
@@ -362,6 +362,7 @@ class InformerPool:
             name=requirement.plan.name,
             filled_by=informers,
             namespaces=requirement.plan.namespaces,
+            view=view,
         )
 
     def request_counts(self) -> RequestCounts:

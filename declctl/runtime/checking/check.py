@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -31,6 +32,7 @@ from declctl.manifest.model import (
     Mode,
     OnError,
     PluginSpec,
+    ResourceSpec,
 )
 from declctl.manifest.values import EntryPoint, FrozenJson
 from declctl.runtime.checking.declaration import (
@@ -50,7 +52,7 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 
 _IS_IT_THERE = "check that it is there, is a file, and may be read"
 _ADVICE: Mapping[int | None, str] = {  # for unreadable files, by errno
-    errno.EFBIG: "make it smaller; docs/security.md has the limits",
+    errno.EFBIG: "make it smaller; docs/reference/limits.md has the limits",
     errno.ETIMEDOUT: "see whether its file system answers, such as a network mount, and reload again",
     errno.EAGAIN: "raise the limits on processes and memory, or end other processes",
     errno.ENOMEM: "raise the limits on processes and memory, or end other processes",
@@ -99,9 +101,30 @@ def check_rights(manifest: str, *, at: Path | None = None) -> CheckResult:
         return checked
     if not checked.declaration.has_user_code:
         return checked
-    declaration = replace(checked.declaration, asks_rights=True)
+    declaration = replace(checked.declaration, asks_rights=True, asks_definitions=True)
     with closing(PreflightPool()) as children:
         return _imported(replace(checked, declaration=declaration), Preflight(children.begin))
+
+
+def definitions_in(
+    bundle: Bundle, classes: Iterable[EntryPoint], *, timeout: float
+) -> tuple[Sequence[Mapping[str, Any]], Sequence[Fault]]:
+    """The CustomResourceDefinitions of classes of a bundle, and the faults of the classes. Blocks.
+
+    A child process imports them, within `timeout` seconds. Raises OSError if no process can be started.
+    """
+    entries = tuple(DeclaredEntry("definition", str(each), "", str(each), None, ()) for each in classes)
+    declaration = Declaration(
+        root=bundle.root,
+        folder=os.fsencode(bundle.folder),
+        files=dict(bundle.files),
+        entries=entries,
+        plugins=(),
+        asks_definitions=True,
+    )
+    with closing(PreflightPool()) as children:
+        result = Preflight(children.begin).run(declaration, timeout=timeout)
+    return result.hooks.definitions if result.hooks is not None else (), result.faults
 
 
 def check(
@@ -116,13 +139,15 @@ def check(
 
     The files are read `at` a path, by default `manifest` itself; messages show `manifest`. Without `in_child`
     nothing is imported. With `checks_configs`, plugins look at their configs themselves, too
-    (`declctl_check_config`). `children` is the pool for the child, by default one of its own.
+    (`declctl_check_config`), and definitions are made of the classes of custom resources. `children` is the
+    pool for the child, by default one of its own.
     """
     checked = read_files(InputFiles(manifest, at=at))
     if not in_child:
         return checked
     if checks_configs and checked.declaration is not None:
-        checked = replace(checked, declaration=replace(checked.declaration, checks_configs=True))
+        asked = replace(checked.declaration, checks_configs=True, asks_definitions=True)
+        checked = replace(checked, declaration=asked)
     if not checked.has_to_be_imported:
         return _linted(checked)
     if children is not None:
@@ -354,19 +379,25 @@ def _entries(controller: ControllerSpec) -> Iterable[DeclaredEntry]:
             yield _entry("filter", handler.name, handler.resource, handler.filter.entry_point, path)
         yield from _watch_entries(handler, controller)
     for resource in controller.resources:
-        if resource.transform.entry_point is not None:
-            path = (*resource.path, "transform", "entryPoint")
-            yield _entry("transform", resource.name, resource.name, resource.transform.entry_point, path)
-        for indexer in resource.indexers:
-            if indexer.entry_point is not None:
-                path = (*indexer.path, "entryPoint")
-                yield _entry("indexer", indexer.name, resource.name, indexer.entry_point, path)
+        yield from _resource_entries(resource)
     for step in controller.lifecycle.startup:
         yield _entry("startup", str(step.entry_point), "", step.entry_point, (*step.path, "entryPoint"))
     for step in controller.lifecycle.shutdown:
         yield _entry("shutdown", str(step.entry_point), "", step.entry_point, (*step.path, "entryPoint"))
     for schedule in controller.schedules:
         yield _entry("schedule", schedule.name, "", schedule.entry_point, (*schedule.path, "entryPoint"))
+
+
+def _resource_entries(resource: ResourceSpec) -> Iterable[DeclaredEntry]:
+    if resource.object_type is not None:
+        yield _entry("type", resource.name, resource.name, resource.object_type, (*resource.path, "type"))
+    if resource.transform.entry_point is not None:
+        path = (*resource.path, "transform", "entryPoint")
+        yield _entry("transform", resource.name, resource.name, resource.transform.entry_point, path)
+    for indexer in resource.indexers:
+        if indexer.entry_point is not None:
+            path = (*indexer.path, "entryPoint")
+            yield _entry("indexer", indexer.name, resource.name, indexer.entry_point, path)
 
 
 def _watch_entries(handler: HandlerSpec, controller: ControllerSpec) -> Iterable[DeclaredEntry]:

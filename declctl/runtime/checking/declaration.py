@@ -26,6 +26,8 @@ Use = Literal[
     "index",
     "indexer",
     "transform",
+    "type",
+    "definition",
     "startup",
     "shutdown",
     "schedule",
@@ -39,7 +41,7 @@ class DeclaredEntry(msgspec.Struct, frozen=True):
     A `finalizer` is one of a reconciler, which needs the hook for it. A `mapping` leads from objects to keys
     of a reconciler, as does its filter; `name` is that of the handler and the position of the watch, as in
     `webapp 0`. An `index` is one that a mapping names, and that a hook has to declare, as the manifest does
-    not.
+    not. A `definition` is a class of `declctl generate crd`.
     """
 
     use: Use
@@ -125,6 +127,8 @@ class Declaration(msgspec.Struct, frozen=True):
     asks_rights: bool = False
     # Whether the hooks `declctl_check_config` are called, for `declctl validate`.
     checks_configs: bool = False
+    # Whether definitions are made of the classes of custom resources, for `validate` and `generate`.
+    asks_definitions: bool = False
     resources: tuple[str, ...] = ()  # the names of all resources of the manifest
 
     @property
@@ -149,6 +153,7 @@ class FromHooks(msgspec.Struct, frozen=True):
     indexers: dict[str, tuple[str, ...]] = {}  # names of index functions, by resource
     transforms: dict[str, tuple[str, ...]] = {}  # names of plugins that transform objects, by resource
     rules: tuple[CodeRule, ...] = ()  # only if the declaration `asks_rights`
+    definitions: tuple[dict[str, Any], ...] = ()  # only if the declaration `asks_definitions`
 
 
 class Fault(msgspec.Struct, frozen=True):

@@ -19,13 +19,17 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from declctl import codes
 from declctl.errors import ManifestErrors
 from declctl.hooks.bundle import Bundle, closure, reached
+from declctl.hooks.classes import kind_of_class
 from declctl.kit import files as reader
 from declctl.kit.files import Lookups, PathKind, is_exhausted, is_folder
 from declctl.manifest import LoadedManifest, ManifestSource, load
+from declctl.manifest.checks.types import ClassReader
 from declctl.manifest.model import ControllerSpec
 from declctl.manifest.values import EntryPoint
+from declctl.objects.custom_resource import DeclaredKind
 
 T = TypeVar("T")
 
@@ -86,8 +90,7 @@ class InputFiles:
         self._parse_until = math.inf  # by time.monotonic; of the present read
         self._seen: _Seen | None = None  # the files of the last digest
         self._lookups = Lookups()  # of the last read of handlers and config files, even if it failed
-        # The last manifest without errors: its source, the environment then, and the result.
-        self._loaded: tuple[ManifestSource, Mapping[str, str], LoadedManifest] | None = None
+        self._loaded: _LastLoad | None = None
 
     @property
     def root(self) -> Path:
@@ -218,7 +221,7 @@ class InputFiles:
         # Set before the read, which may fail: folders of missing files are watched, too.
         self._lookups = lookups = Lookups()
         source = self._source()
-        loaded = self._load(source)
+        loaded = self._load(source, class_reader(behind, until=self._parse_until, lookups=lookups))
         bundle = closure(
             behind,
             modules_of(loaded.controller),
@@ -259,13 +262,24 @@ class InputFiles:
         named = Path(self.manifest)
         return reader.shown(named if self.root == self._at else named.parent)
 
-    def _load(self, source: ManifestSource) -> LoadedManifest:
+    def _load(self, source: ManifestSource, classes: ClassReader) -> LoadedManifest:
         # Each edit of code reads the manifest twice. A further check of the same manifest takes milliseconds
         # of the interpreter, in which events are late.
-        environ = dict(os.environ)
-        if self._loaded is None or self._loaded[:2] != (source, environ):
-            self._loaded = (source, environ, load(source, environ=environ))
-        return self._loaded[2]
+        environ, last = dict(os.environ), self._loaded
+        if (
+            last is not None
+            and (last.source, last.environ) == (source, environ)
+            and all(classes(each) == said for each, said in last.classes.items())
+        ):
+            return last.manifest
+        said: dict[EntryPoint, DeclaredKind] = {}
+
+        def ask(entry: EntryPoint) -> DeclaredKind:
+            said[entry] = found = classes(entry)
+            return found
+
+        self._loaded = _LastLoad(source, environ, said, load(source, environ=environ, classes=ask))
+        return self._loaded.manifest
 
     def _place(self, root: Path, name: str, lookups: Lookups) -> Path:
         """The path of a config file: at the link's target or, if it is not there, in the folder."""
@@ -273,6 +287,15 @@ class InputFiles:
         # A mounted volume has its files behind the link; other files are only in the folder.
         is_inside = ".." not in inside.parts and lookups.kind(inside) is not PathKind.NOTHING
         return inside if is_inside else self.root / name
+
+
+class _LastLoad(NamedTuple):
+    """The last manifest without errors, and all that it was made of."""
+
+    source: ManifestSource
+    environ: Mapping[str, str]
+    classes: Mapping[EntryPoint, DeclaredKind]  # what the sources of classes have said
+    manifest: LoadedManifest
 
 
 class _Seen(NamedTuple):
@@ -310,6 +333,33 @@ def _resolved(path: Path) -> Path:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from error
 
 
+def class_reader(folder: Path, *, until: float = math.inf, lookups: Lookups | None = None) -> ClassReader:
+    """Reads in the sources of a folder what classes say of their kinds; see `closure`."""
+
+    def read(entry: EntryPoint) -> DeclaredKind:
+        bundle = closure(folder, [entry.module], folder=folder, until=until, lookups=lookups)
+        return kind_of_class(bundle, entry.module, entry.attribute or "")
+
+    return read
+
+
+def load_beside(manifest: str, *, at: Path | None = None) -> LoadedManifest:
+    """The manifest of a command line (`ManifestSource.read`), with the kinds that its classes say. Blocks.
+
+    Raises ManifestErrors.
+    """
+    place = Path(manifest) if at is None else at
+    read = class_reader((place if place.is_dir() else place.parent).absolute())
+
+    def classes(entry: EntryPoint) -> DeclaredKind:
+        try:
+            return read(entry)
+        except OSError as error:
+            return DeclaredKind(code=codes.UNREADABLE, message=f"{entry.module} can't be read: {error}")
+
+    return load(ManifestSource.read(manifest, at=at), classes=classes)
+
+
 def modules_of(controller: ControllerSpec) -> list[str]:
     """The modules that entry points name, in manifest order."""
     return list(dict.fromkeys(entry.module for entry in entry_points(controller)))
@@ -318,6 +368,8 @@ def modules_of(controller: ControllerSpec) -> list[str]:
 def entry_points(controller: ControllerSpec) -> Iterable[EntryPoint]:
     """Every entry point of a manifest."""
     for resource in controller.resources:
+        if resource.object_type:
+            yield resource.object_type
         if resource.transform.entry_point:
             yield resource.transform.entry_point
         yield from (indexer.entry_point for indexer in resource.indexers if indexer.entry_point)

@@ -43,7 +43,10 @@ from declctl.hooks.plugins import find, load, loaded_version, require_loaded
 from declctl.hooks.registry import SCHEDULE, PluginRegistry, Predicate, key_function, predicate
 from declctl.kit import yield_interpreter
 from declctl.kit.documents import document_of
+from declctl.kit.text import exception_text
 from declctl.objects import KubeObject, ObjectView
+from declctl.objects.custom_resource import custom_resource_of
+from declctl.objects.typed import Object, typed_fields
 from declctl.runtime.checking.declaration import (
     CodeRule,
     Declaration,
@@ -56,6 +59,7 @@ from declctl.runtime.checking.rules import rules_of
 
 if TYPE_CHECKING:
     from declctl.hooks.metrics import MetricsRegistry
+    from declctl.objects.structural import SchemaFault
 
 _RBAC, _METRICS, _COMMANDS = "declctl_rbac", "declctl_metrics", "declctl_commands"
 # Hooks that a process of an isolated handler does not call, and whose effects its hooks may rely on.
@@ -138,6 +142,7 @@ class LoadedCode:
         # By the name of the plugin, also of plugins that could not be loaded.
         self.plugin_configs: dict[str, Mapping[str, Any]] = {}
         # By the name of the resource: from the manifest and from hooks.
+        self.types: dict[str, type[Object[Any, Any]]] = {}  # classes of the objects
         self.transforms: dict[str, Transform] = {}  # several are composed, in the order of the manifest
         self.indexers: dict[str, list[LoadedIndexer]] = {}
         self.from_hooks = FromHooks()  # those of them that are from hooks
@@ -181,6 +186,10 @@ class LoadedCode:
         """
         return (*self._registry.of(hook), *self._steps.get(hook, ()))
 
+    def view_of(self, resource: str) -> type[ObjectView]:
+        """The class of the objects of a resource that its handlers and listers make."""
+        return self.types.get(resource, ObjectView)
+
     def add_step(self, hook: str, implementation: Implementation) -> None:
         """Add a step of `spec.lifecycle`."""
         self._steps.setdefault(hook, []).append(implementation)
@@ -220,6 +229,8 @@ def load_code(
         builder.entry(entry)
     # Last: the entries have added plugins and files to the registry.
     builder.hooks_of_resources()
+    if declaration.asks_definitions:
+        builder.definitions()
     if declaration.asks_rights:
         builder.rules()
     else:
@@ -239,6 +250,7 @@ class _Builder:
         self._serving: dict[str, list[str]] = {}  # resource → plugin names of its handlers
         self._disabled: dict[str, str] = {}  # plugin → reason
         self._wanted_indexes: list[DeclaredEntry] = []  # that a hook has to declare
+        self._defined: list[type[Object[Any, Any]]] = []  # of `declctl generate crd`
         self._metric_names: dict[str, str] = {}  # name of a metric → plugin or module
         self.loaded_code = LoadedCode(self._namespace, self._registry)
         self.faults: list[Fault] = []
@@ -333,6 +345,10 @@ class _Builder:
             elif entry.use == "filter":
                 found = predicate(str(entry.entry_point), self._function(entry), self._declaration.bundle)
                 self.loaded_code.filters[entry.name] = found
+            elif entry.use == "type":
+                self.loaded_code.types[entry.resource] = self._class(entry)
+            elif entry.use == "definition":
+                self._defined.append(self._custom_class(entry))
             elif entry.use == "transform":
                 self._compose(entry.resource, self._function(entry))
             elif entry.use == "indexer":
@@ -426,6 +442,67 @@ class _Builder:
                 suggestion="write module:function",
             )
         return target
+
+    def _class(self, entry: DeclaredEntry) -> type[Object[Any, Any]]:
+        """The class of typed objects of a resource, whose types can be read."""
+        found, text = self._namespace.resolve(str(entry.entry_point)), str(entry.entry_point)
+        if not isinstance(found, type) or not issubclass(found, Object):
+            what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
+            raise EntryPointError(
+                f"{text} is {what}, and a class that derives from declctl.Object is wanted here",
+                code=codes.UNUSABLE,
+                suggestion="write class Name(declctl.Object[Spec, Status]), and name it here",
+            )
+        for each in typed_fields(found):
+            try:
+                each.check()
+            except Exception as fault:
+                raise EntryPointError(
+                    f"{text}: {each.name} can't be read from JSON: {exception_text(fault)}",
+                    code=codes.UNREADABLE_TYPE,
+                    suggestion="use structs, dataclasses, TypedDicts, models of pydantic, and types of JSON",
+                ) from fault
+        return cast("type[Object[Any, Any]]", found)
+
+    def _custom_class(self, entry: DeclaredEntry) -> type[Object[Any, Any]]:
+        """A class that declares a custom resource."""
+        found = self._class(entry)
+        if custom_resource_of(found) is None:
+            raise hook_faults.of_class(
+                found,
+                "",
+                f"{entry.entry_point} declares no custom resource",
+                code=codes.NO_DEFINITION,
+                suggestion='decorate it: @declctl.custom_resource("acme.dev/v1", plural="…")',
+                bundle=self._declaration.bundle,
+            )
+        return found
+
+    def definitions(self) -> None:
+        """Make the definitions of all custom resources; other versions of a kind are beside its class."""
+        from declctl.objects.definitions import definitions_of, versions_beside  # late: few checks ask for it
+        from declctl.objects.structural import SchemaErrors
+
+        typed = [each for each in self.loaded_code.types.values() if custom_resource_of(each) is not None]
+        classes = [version for each in (*self._defined, *typed) for version in versions_beside(each)]
+        try:
+            made = definitions_of(classes)
+        except SchemaErrors as error:
+            self.faults += [self._schema_fault(each) for each in error.faults]
+            return
+        found = self.loaded_code.from_hooks
+        self.loaded_code.from_hooks = msgspec.structs.replace(found, definitions=tuple(map(dict, made)))
+
+    def _schema_fault(self, fault: "SchemaFault") -> Fault:
+        message, bundle = f"{fault.path}: {fault.message}", self._declaration.bundle
+        cls = fault.cls if fault.cls is not None else Object
+        located = hook_faults.of_class(
+            cls, fault.field, message, code=codes.NO_DEFINITION, suggestion=fault.suggestion, bundle=bundle
+        )
+        path = next(
+            (each.path for each in self._declaration.entries if each.use in ("type", "definition")), ()
+        )
+        return Fault.of(located, path)
 
     def hooks_of_resources(self) -> None:
         for resource, names in self._serving.items():

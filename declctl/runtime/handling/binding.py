@@ -132,6 +132,8 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     unmapped: int = 0  # changes, now, on which a filter or a mapping of a reconciler has failed
     no_keys: int = 0  # values that a `mapTo` has found, and that are no keys
     own_keys: int = 0  # keys that changes of the resource of a reconciler have enqueued
+    invalid: int = 0  # changes whose object does not fit its class, and was not handled; part of `filtered`
+    previous_bytes: int = 0  # of the objects that `keepPrevious` keeps
     own_writes: int = 0  # changes that led to no call, as the handler itself had written them
     isolation: IsolationStatistics | None = None  # of an isolated handler
     finalizer: str | None = None  # its name, if the handler has one
@@ -270,10 +272,10 @@ def _old_of(notification: Notification) -> Record | None:
     return notification.old if notification.type is _MODIFIED else None
 
 
-def entering_or_leaving(change: Change, result: Notification) -> Change:
-    """The change for a hook, if the filter has turned it into another type."""
+def entering_or_leaving(change: Change, result: Notification, view: type[ObjectView]) -> Change:
+    """The change for a hook, if the filter has turned it into another type; `view` is of its binding."""
     return msgspec.structs.replace(
-        change, type=result.type, obj=ObjectView(result.record), old=None, initial=False, reason=result.reason
+        change, type=result.type, obj=view(result.record), old=None, initial=False, reason=result.reason
     )
 
 
@@ -322,6 +324,7 @@ class CallBinding:
     code: tuple[str, ...] = field(default=(), compare=False)
     tally: CallTally = field(default_factory=CallTally, compare=False)
     isolation: Isolation | None = field(default=None, compare=False)  # of an isolated handler
+    view: type[ObjectView] = ObjectView  # the class of the objects that hooks receive
     # Both are made before the commit, which has to be short.
     policy: DeliveryPolicy = field(init=False, compare=False)
     backoff: Backoff = field(init=False, compare=False)  # of changes that have failed

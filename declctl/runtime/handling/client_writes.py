@@ -20,7 +20,7 @@ from declctl.kit.text import exception_text
 from declctl.objects import GroupVersionKind, ObjectKey, Resource
 from declctl.objects.api_path import ApiPath, parse_api_path
 from declctl.objects.resource import MOST_FIELD_MANAGER
-from declctl.runtime.handling.context import HandlerContext
+from declctl.runtime.handling.context import Context
 from declctl.transport.official import ClientWrite
 from declctl.writes import WriteBudget, WriteLedger, WriteOrigin, WriteRecord, WriteResult, WriteVerb
 
@@ -116,7 +116,7 @@ class ClientWrites(msgspec.Struct, frozen=True):
 def current_origin() -> WriteOrigin | None:
     """The call that this thread or task is part of; None without one, or if its hook takes no `ctx`."""
     context: Any = (current_arguments() or {}).get("ctx")
-    return context.origin if isinstance(context, HandlerContext) else None
+    return context.origin if isinstance(context, Context) else None
 
 
 def _name_in(write: ClientWrite) -> str:

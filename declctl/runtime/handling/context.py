@@ -8,7 +8,6 @@ import asyncio
 import json
 from abc import abstractmethod
 from collections.abc import (
-    Awaitable,
     Callable,
     Coroutine,
     Generator,
@@ -22,7 +21,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from contextvars import copy_context
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -60,8 +59,12 @@ from declctl.writes import (
     status_change,
 )
 
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
 T = TypeVar("T")
 V = TypeVar("V")
+O = TypeVar("O", bound=ObjectView)  # noqa: E741 - a class of objects
 
 Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 
@@ -129,6 +132,22 @@ class _ByName(Mapping[str, V]):
 class Listers(_ByName[Lister]):
     """`ctx.listers["pods"]`: the caches by the names of the manifest's resources."""
 
+    def of_class(self, kind: type[O]) -> Lister[O]:
+        """The one lister whose objects are of a class. Raises LookupError."""
+        found = [name for name, lister in self.items() if lister.view is kind]
+        if len(found) == 1:
+            return cast("Lister[O]", self[found[0]])
+        if found:
+            names = ", ".join(found)
+            raise LookupError(
+                f"several resources have the type {kind.__name__}: write ctx.listers[…] for one of {names}"
+            )
+        typed = {name: lister.view.__name__ for name, lister in self.items() if lister.view is not ObjectView}
+        known = ", ".join(f"{name} ({of})" for name, of in sorted(typed.items())) or "none"
+        raise LookupError(
+            f"no resource of the manifest has the type {kind.__name__}; those with a type are: {known}"
+        )
+
     def _unknown(self, name: str) -> str:
         known = ", ".join(sorted(self)) or "none"
         return f"no resource is named {name!r}; the manifest declares: {known}"
@@ -175,12 +194,15 @@ class HandlerEnvironment(msgspec.Struct, frozen=True):
     not_awaited: set[str] = msgspec.field(default_factory=set[str])  # writes that the log has named
 
 
-class HandlerContext:
-    """`ctx` of one call. It is cheap: each part is made at its first use.
+class Context:
+    """`ctx` of one call, which a hook receives: `async def hook(obj: ObjectView, ctx: declctl.Context)`.
 
-    It is valid for the length of the call, in the thread or on the loop that the hook runs on.
-    `remember` returns the memo; each use of `memo` calls it. `scope` is the object of the call.
+    It is valid for the length of the call, in the thread or on the loop that the hook runs on. In a process
+    of an isolated handler it is the same, and the main process answers.
     """
+
+    # It is cheap: each part is made at its first use. `remember` returns the memo; each use of `memo` calls
+    # it. `scope` is the object of the call.
 
     __slots__ = ("_environment", "_log", "_remember", "_scope", "_snapshots", "_writes")
 
@@ -195,7 +217,7 @@ class HandlerContext:
         self._remember = remember
         self._environment = environment
         self._scope = scope
-        self._log: Any = None
+        self._log: FilteringBoundLogger | None = None
         self._writes: HandlerWrites | None = None
 
     @property
@@ -227,6 +249,13 @@ class HandlerContext:
         """The caches, by the names of the manifest's resources."""
         return self._environment.listers
 
+    def lister(self, kind: type[O]) -> Lister[O]:
+        """The cache of the resource whose `type` is a class: `ctx.lister(Preview).get(key)` is a Preview.
+
+        Raises LookupError, which names the types of resources, if none has this class, or several have.
+        """
+        return self._environment.listers.of_class(kind)
+
     @property
     def config(self) -> Mapping[str, Any]:
         """The plugin's config, validated; empty for a handler without a config."""
@@ -238,13 +267,15 @@ class HandlerContext:
         return self._environment.dry_run
 
     @property
-    def log(self) -> Any:
+    def log(self) -> "FilteringBoundLogger":
         """A structlog logger, bound with handler, generation, and key and `event_id` of the call, if any."""
-        if self._log is None:
+        log = self._log
+        if log is None:
             call = {"key": self._scope.key, "event_id": self._scope.event_id}
             known = {name: value for name, value in call.items() if value}
-            self._log = self._environment.log.bind(handler=self.handler, generation=self.generation, **known)
-        return self._log
+            log = self._environment.log.bind(handler=self.handler, generation=self.generation, **known)
+            self._log = log
+        return log
 
     @property
     def snapshots(self) -> Snapshots:
@@ -261,7 +292,7 @@ class HandlerContext:
         """The official synchronous ApiClient (`kubernetes.client`), configured; for `def` hooks."""
         return self._environment.cluster.sync_client
 
-    def apply(self, obj: Writable, *, force: bool | None = None) -> Awaitable[Written]:
+    def apply(self, obj: Writable, *, force: bool | None = None) -> Coroutine[Any, Any, Written]:
         """Server-side apply of an object; await it. For `async def` hooks.
 
         `obj` has apiVersion, kind, metadata.name, and the fields to set: a mapping, or a Struct or dataclass,
@@ -273,7 +304,7 @@ class HandlerContext:
         """
         return self._awaited("apply", lambda writes: writes.apply(obj, force=force))
 
-    def apply_set(self, objects: Iterable[Writable]) -> Awaitable[AppliedSet]:
+    def apply_set(self, objects: Iterable[Writable]) -> Coroutine[Any, Any, AppliedSet]:
         """Apply the children of the object of the call, and delete former ones; await it.
 
         For `async def` hooks. Each child gets an owner reference to the object. A child of an earlier call
@@ -289,7 +320,7 @@ class HandlerContext:
         *,
         conditions: Iterable[Writable] | None = None,
         **fields: Any,
-    ) -> Awaitable[Written]:
+    ) -> Coroutine[Any, Any, Written]:
         """Write the status of the object of the call; await it. For `async def` hooks.
 
         - `status`: the whole status, as a Struct or a dataclass; or the conditions.
@@ -302,7 +333,9 @@ class HandlerContext:
         given = status_arguments(status, conditions, fields)
         return self._awaited("patch_status", lambda writes: writes.patch_status(*given))
 
-    def get(self, kind: str, name: str, namespace: str | None = None) -> Awaitable[ObjectView | None]:
+    def get(
+        self, kind: str, name: str, namespace: str | None = None
+    ) -> Coroutine[Any, Any, ObjectView | None]:
         """Read an object from the server, as it is now; await it. For `async def` hooks.
 
         `kind` is as `apps/v1/Deployment` or `v1/ConfigMap`. Without a namespace it is that of the object of
@@ -319,7 +352,7 @@ class HandlerContext:
         *,
         propagation: Propagation | None = None,
         uid: str | None = None,
-    ) -> Awaitable[bool]:
+    ) -> Coroutine[Any, Any, bool]:
         """Delete an object; await it. For `async def` hooks.
 
         It is an object, which is deleted only if it still has its uid, or a kind with a name, as for `get`.
@@ -358,7 +391,9 @@ class HandlerContext:
         text = event_text(reason, message, type, action)
         self._environment.cluster.record_event(obj, text, WriteOrigin(self.handler, self.generation))
 
-    def _awaited(self, name: str, work: Callable[["HandlerWrites"], "WriteWork[T]"]) -> Awaitable[T]:
+    def _awaited(
+        self, name: str, work: Callable[["HandlerWrites"], "WriteWork[T]"]
+    ) -> Coroutine[Any, Any, T]:
         if running_loop() is None:
             raise RuntimeError(
                 f"ctx.{name} has to be awaited, so it is for `async def` hooks; a `def` hook has "
@@ -395,7 +430,7 @@ class CallElsewhere:
     """What a call in another process has of its context here, beside what hooks use."""
 
     def __init__(
-        self, context: HandlerContext, environment: HandlerEnvironment, writes: Callable[[], "HandlerWrites"]
+        self, context: Context, environment: HandlerEnvironment, writes: Callable[[], "HandlerWrites"]
     ) -> None:
         self.context = context
         self._environment = environment
@@ -428,8 +463,11 @@ class WriteWork(msgspec.Struct, Generic[T], frozen=True):
     coroutine: Coroutine[Any, Any, T]
 
 
-class WriteFuture(asyncio.Future[Any]):
+class WriteFuture(asyncio.Future[Any], Coroutine[Any, Any, Any]):
     """The future of a write or a `get`. One that a hook forgets is told to `forgotten`.
+
+    It is a coroutine, too: type checkers report a coroutine that is not awaited, and `asyncio.create_task`
+    takes it.
 
     Made on the loop of the hook. `line` is that of the hook.
     """
@@ -440,11 +478,29 @@ class WriteFuture(asyncio.Future[Any]):
         self._forgotten = forgotten
         self._line = line
         self._used = False  # a hook has awaited it, or has asked for its result
+        self._steps: Generator[Any, None, Any] | None = None  # of the task that it is the coroutine of
 
     def __await__(self) -> Generator[Any, None, Any]:
         """As of any future."""
         self._used = True
         return super().__await__()
+
+    def send(self, value: Any, /) -> Any:
+        """As of any coroutine."""
+        if self._steps is None:
+            self._steps = self.__await__()
+        return self._steps.send(value)
+
+    def throw(self, kind: Any, value: Any = None, traceback: Any = None, /) -> Any:
+        """As of any coroutine."""
+        if self._steps is None:
+            self._steps = self.__await__()
+        return self._steps.throw(kind, value, traceback)
+
+    def close(self) -> None:
+        """As of any coroutine."""
+        if self._steps is not None:
+            self._steps.close()
 
     def result(self) -> Any:
         """As of any future."""
@@ -540,11 +596,11 @@ class HandlerWrites:
         self._loop = loop
 
     def apply(self, obj: object, *, force: bool | None = None) -> WriteWork[Written]:
-        """See `HandlerContext.apply`."""
+        """See `Context.apply`."""
         return self._work("apply", self._writer.apply(document_of(obj), self._scope, force=force))
 
     def apply_set(self, objects: Iterable[object]) -> WriteWork[AppliedSet]:
-        """See `HandlerContext.apply_set`."""
+        """See `Context.apply_set`."""
         parent = object_of(self._scope, "apply_set")
         return self._work("apply_set", self._writer.apply_set(parent, documents_of(objects), self._scope))
 
@@ -556,13 +612,13 @@ class HandlerWrites:
         return self._work("patch_status", self._writer.patch_status(change, self._scope))
 
     def get(self, kind: object, name: object, namespace: object) -> WriteWork[ObjectView | None]:
-        """See `HandlerContext.get`."""
+        """See `Context.get`."""
         return self._work("get", self._writer.get(reference_to(kind, name, namespace), self._scope))
 
     def delete(
         self, given: object, name: object, namespace: object, *, propagation: object, uid: object
     ) -> WriteWork[bool]:
-        """See `HandlerContext.delete`."""
+        """See `Context.delete`."""
         reference, how = reference_to(given, name, namespace, uid), propagation_of(propagation)
         return self._work("delete", self._writer.delete(reference, self._scope, propagation=how))
 
@@ -579,7 +635,9 @@ class HandlerWrites:
             )
         )
 
-    def begin(self, work: WriteWork[T], forgotten: Forgotten, line: CodeLine | None) -> Awaitable[T]:
+    def begin(
+        self, work: WriteWork[T], forgotten: Forgotten, line: CodeLine | None
+    ) -> Coroutine[Any, Any, T]:
         """Send a write; see `PendingWrite`. On the loop of a hook."""
         return PendingWrite(work, self._calls, forgotten, line)
 
@@ -613,11 +671,11 @@ class SyncWrites:
         self._writes = writes
 
     def apply(self, obj: Writable, *, force: bool | None = None) -> Written:
-        """See `HandlerContext.apply`."""
+        """See `Context.apply`."""
         return self._waited("apply", lambda writes: writes.apply(obj, force=force))
 
     def apply_set(self, objects: Iterable[Writable]) -> AppliedSet:
-        """See `HandlerContext.apply_set`."""
+        """See `Context.apply_set`."""
         return self._waited("apply_set", lambda writes: writes.apply_set(objects))
 
     def patch_status(
@@ -628,12 +686,12 @@ class SyncWrites:
         conditions: Iterable[Writable] | None = None,
         **fields: Any,
     ) -> Written:
-        """See `HandlerContext.patch_status`."""
+        """See `Context.patch_status`."""
         given = status_arguments(status, conditions, fields)
         return self._waited("patch_status", lambda writes: writes.patch_status(*given))
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> ObjectView | None:
-        """See `HandlerContext.get`."""
+        """See `Context.get`."""
         return self._waited("get", lambda writes: writes.get(kind, name, namespace))
 
     def delete(
@@ -645,7 +703,7 @@ class SyncWrites:
         propagation: Propagation | None = None,
         uid: str | None = None,
     ) -> bool:
-        """See `HandlerContext.delete`."""
+        """See `Context.delete`."""
         return self._waited(
             "delete", lambda writes: writes.delete(obj, name, namespace, propagation=propagation, uid=uid)
         )

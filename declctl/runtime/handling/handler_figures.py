@@ -67,6 +67,7 @@ class _Counts:
     failed: int = 0  # changes that were given up
     retried: int = 0
     filtered: int = 0  # changes for which no hook was called
+    invalid: int = 0  # those of them whose object does not fit its class
     expression_errors: int = 0  # evaluations of the filter's expression that failed
     timeouts: int = 0  # calls that took longer than the timeout of the handler
     terminal_failures: int = 0  # calls of a reconciler that raised Terminal
@@ -108,6 +109,7 @@ class HandlerFigures:
                 self._streak = None
             elif isinstance(outcome, NotCalled):
                 counts.filtered += not outcome.is_disabled
+                counts.invalid += outcome.is_invalid
             elif isinstance(outcome, Gone):
                 counts.gone += 1
             elif isinstance(outcome, Failed | Interrupted):

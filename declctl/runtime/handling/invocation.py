@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from declctl.errors import NotSynced
+from declctl.errors import InvalidObject, NotSynced
 from declctl.hooks.calls import Implementation, call_async, cancelled_by_itself
 from declctl.kit import Clock
 from declctl.kit.key_queue import QueueItem
-from declctl.objects import Request
+from declctl.objects import ObjectView, Request
 from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots
 from declctl.runtime.handling.outcomes import InvocationOutcome, ran_longer_than
 from declctl.runtime.handling.tap import TapOutcome, TappedCall, TapSubject
 from declctl.runtime.tracing import CallTrace, TracedCall
+from declctl.writes import CallScope
 
 if TYPE_CHECKING:  # for annotations alone
     from declctl.objects.expressions import EvaluationFailed
@@ -95,6 +96,7 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     loop: asyncio.AbstractEventLoop | None = None
     sent: _LoopCall | None = None
     entered: CircuitBreaker | None = None  # is to be told the outcome; taken under the lock, to tell it once
+    misfit: InvalidObject | None = None  # what keeps the hooks from being called: their object does not fit
     failed: list[Implementation] = []
     failures: list[BaseException] = []  # their exceptions, in the same order
 
@@ -112,6 +114,19 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
     def uid(self) -> str:
         """The uid of the object of the call; empty if there is none."""
         raise NotImplementedError
+
+    @property
+    def fitting(self) -> ObjectView | None:
+        """The object that has to fit its class before a hook is called; None if there is none."""
+        raise NotImplementedError
+
+    def call_scope(self) -> CallScope:
+        """The object of the call, and the causes of its writes."""
+        raise NotImplementedError
+
+    def only(self, *steps: Implementation) -> None:
+        """Make these steps in the place of all hooks."""
+        self.implementations = steps
 
     def traced(self) -> TracedCall:
         """What the span of the call says."""

@@ -35,7 +35,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from declctl.errors import FilterFailed, NotSynced, ObjectGone
+from declctl.errors import FilterFailed, InvalidObject, NotSynced, ObjectGone
 from declctl.hooks.calls import (
     EventTarget,
     Implementation,
@@ -58,7 +58,7 @@ from declctl.runtime.handling.binding import (
 )
 from declctl.runtime.handling.calls_under_way import CallsUnderWay, SlotOfCalls
 from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters
-from declctl.runtime.handling.failure_log import FailureLog
+from declctl.runtime.handling.failure_log import FailureLog, is_round
 from declctl.runtime.handling.failures import (
     cause_of,
     describe_failure,
@@ -68,6 +68,7 @@ from declctl.runtime.handling.failures import (
     is_refused,
 )
 from declctl.runtime.handling.handler_figures import HandlerFigures
+from declctl.runtime.handling.invalid_objects import judge
 from declctl.runtime.handling.invocation import (
     Invocation,
     MemoOf,
@@ -80,6 +81,7 @@ from declctl.runtime.handling.invocation import (
 )
 from declctl.runtime.handling.outcomes import (
     FILTERED,
+    INVALID,
     SUCCEEDED,
     Failed,
     Gone,
@@ -252,6 +254,11 @@ class Invocations(ABC, Generic[T]):
         """The outcome of an invocation that calls no hook. None if its hooks are to be called."""
         if not invocation.select(self._report_expression):
             return NotCalled(is_disabled=True) if invocation.binding.target.disabled else FILTERED
+        judge(invocation)
+        if invocation.misfit is not None:
+            self._log_misfit(invocation, invocation.misfit)
+            if not invocation.implementations:
+                return INVALID
         invocation.take_snapshots()
         seconds = invocation.enter_breaker(self._name, self._hurry_suspended)
         return Suspended(retry_in=None if self._closed else seconds) if seconds else None
@@ -377,7 +384,7 @@ class Invocations(ABC, Generic[T]):
             # A call that returned after its timeout has failed: the timeout has counted it so.
             failures.append(TimeoutError(invocation.timed_out))
         if not failures:
-            return SUCCEEDED
+            return SUCCEEDED if invocation.misfit is None else INVALID
         item, plan = invocation.item, invocation.binding.plan
         unsynced = [cause_of(failure, NotSynced) for failure in failures]
         if (fault := unsynced[0]) is not None and None not in unsynced:
@@ -447,6 +454,21 @@ class Invocations(ABC, Generic[T]):
         elif isinstance(outcome, Interrupted) and outcome.fault is not None:
             again = outcome.retry_in is not None
             self._failures.internal(item.key, generation, outcome.fault, again=again)
+
+    def _log_misfit(self, invocation: Invocation[T], misfit: InvalidObject) -> None:
+        """Log an object that does not fit: the first of a place and a sentence, the 10th, and so on."""
+        generation = invocation.binding.generation
+        times = self._failures.count((generation, "does not fit", misfit.path, misfit.sentence))
+        if is_round(times):
+            so_far = "" if times == 1 else f" ({times:,} times by now)"
+            self._log.warning(
+                f"{self._name}: {misfit}; the handler is not called{so_far}",
+                handler=self._name,
+                key=invocation.item.key,
+                generation=generation,
+                event_id=invocation.event_id,
+                times=times,
+            )
 
     def _return_item(self, invocation: Invocation[T], outcome: InvocationOutcome, decided: float) -> None:
         """Give an item back to the queue, or let it leave the queue. The outcome was known at `decided`."""
@@ -632,12 +654,19 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
         arguments: dict[str, object] = {"change": change, "obj": change.obj, "old": change.old}
         if "ctx" in implementation.parameters:
             # Most handlers use no memo, so it is made when it is first read.
-            key = change.key
-            # Most handlers do not write, so the cause is made when one does.
-            scope = CallScope(key, change.obj, causes=partial(_causes, change))
-            remember = partial(memo, key, change.obj.uid)
-            arguments["ctx"] = self.binding.make_context(remember, scope, self.snapshots)
+            remember = partial(memo, change.key, change.obj.uid)
+            arguments["ctx"] = self.binding.make_context(remember, self.call_scope(), self.snapshots)
         return arguments
+
+    @property
+    def fitting(self) -> ObjectView | None:
+        """The object; None for one that is gone, whose last state is not the handler's to correct."""
+        return None if self.change.type is _DELETED else self.change.obj
+
+    def call_scope(self) -> CallScope:
+        """The object of the change."""
+        # Most handlers do not write, so the cause is made when one does.
+        return CallScope(self.change.key, self.change.obj, causes=partial(_causes, self.change))
 
     def retry_state(self, first_failed: int | None, waits: int, *, is_unsynced: bool) -> Retry:
         """As of any item, with what the filter has made of the change."""
@@ -671,7 +700,7 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
                 return False
             self.outcome = FilterOutcome(notification, result)
             if result is not notification:
-                self.change = entering_or_leaving(self.change, result)
+                self.change = entering_or_leaving(self.change, result, self.binding.view)
                 self.implementations = _event_target(self.binding).select(result.type)
         return bool(self.implementations)
 
@@ -690,8 +719,8 @@ class EventInvocations(Invocations[Notification]):
         change = Change(
             type=kind,
             resource=binding.plan.resource,
-            obj=ObjectView(record),
-            old=None if old is None else ObjectView(old),
+            obj=binding.view(record),
+            old=None if old is None else binding.view(old),
             initial=notification.initial,
             final_state_unknown=notification.final_state_unknown,
             reason=notification.reason,

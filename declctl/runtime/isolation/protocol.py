@@ -44,6 +44,7 @@ class Begin(msgspec.Struct, frozen=True, array_like=True, tag_field="_", tag=0):
     """The first message: the handler of the child, and what all of its calls have in common."""
 
     handler: str
+    resource: str  # its name in the manifest
     generation: int
     resources: list[str]  # the names of `ctx.listers`
     snapshots: list[str]  # the names of `ctx.snapshots`
@@ -292,7 +293,6 @@ def error_from(failure: Failure) -> BaseException:
     elif isinstance(kind, type) and issubclass(kind, DeclctlError):
         # Without its constructor: the text is complete already.
         error = kind.__new__(kind, failure.text)
-        error.args = (failure.text,)
         vars(error).update(failure.fields)
     elif (known := _python_error(failure)) is not None:
         error = known

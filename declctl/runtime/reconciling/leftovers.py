@@ -28,7 +28,7 @@ from declctl.informer.informer import SharedIndexInformer
 from declctl.kit import Clock
 from declctl.kit.backoff import Backoff
 from declctl.manifest.model import CacheMode
-from declctl.objects import Notification, ObjectView, version_order
+from declctl.objects import Notification, Record, version_order
 from declctl.objects.resource import namespace_of
 from declctl.runtime.caching.identities import codec_of, projection_of
 from declctl.runtime.caching.managed_informer import ManagedInformer
@@ -125,11 +125,10 @@ class HandlerLeftovers:
         for namespace in tuple(self._informers):
             self._end(namespace)
 
-    def get(self, key: str) -> ObjectView | None:
+    def get(self, key: str) -> Record | None:
         """The newest state of an object outside of the scope; None if it is not known."""
         informer = self._informers.get(namespace_of(key))
-        record = None if informer is None else informer.indexer.get_by_key(key)
-        return None if record is None else ObjectView(record)
+        return None if informer is None else informer.indexer.get_by_key(key)
 
     def is_undecided(self, key: str) -> bool:
         """Whether it is not known yet if an object has left the scope, or is gone. From any thread."""

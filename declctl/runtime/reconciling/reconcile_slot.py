@@ -33,6 +33,7 @@ from declctl.objects import (
     Record,
     Request,
     event_id_of,
+    record_of,
 )
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics, WatchStatistics
@@ -46,6 +47,7 @@ from declctl.runtime.handling.write_loops import WriteLoops
 from declctl.runtime.log import Log
 from declctl.runtime.reconciling.finalizers import FinalizerSteps, HandlerFinalizer, reconcile_target
 from declctl.runtime.reconciling.mapping import KeySource, Mapped
+from declctl.runtime.reconciling.previous_states import PreviousStates
 from declctl.runtime.reconciling.reconciliation import Reconciliation
 from declctl.runtime.reconciling.unseen_writes import UnseenWrites
 from declctl.runtime.reconciling.waiting_changes import MOST_GONE, WaitingChange, WaitingChanges
@@ -100,7 +102,7 @@ class ReconcileBinding(HandlerBinding):
 class LeftoverCache(Protocol):
     """The objects outside of the scope of a handler that have its finalizer (`leftovers`)."""
 
-    def get(self, key: str) -> ObjectView | None:
+    def get(self, key: str) -> Record | None:
         """The newest state of an object; None if it is not known. From any thread."""
         ...
 
@@ -150,10 +152,12 @@ class Reconciliations(Invocations[Reasons]):
             obj = own.read(item.key, None if snapshots is None else snapshots.get(binding.plan.resource))
             if obj is None and left is not None:
                 undecided = left.is_undecided(item.key)
-                obj, in_scope = left.get(item.key), False
+                record, in_scope = left.get(item.key), False
+                obj = None if record is None else binding.view(record)
         except NotSynced as fault:
             unread = fault
         causes, before = tuple(item.value.causes), None if retry is None else retry.request
+        previous = self._reconcile_slot.previous.get(item.key)
         # A new cause makes a new call of it: the handler may decide otherwise than in the failed attempts.
         same = before is not None and set(causes) <= set(before.causes)
         request = Request(
@@ -162,6 +166,7 @@ class Reconciliations(Invocations[Reasons]):
             attempt=item.attempts + 1 - waits_of(item),
             causes=causes,
             id=before.id if before is not None and same else f"{getrandbits(128):032x}",
+            previous=None if previous is None else binding.view(previous),
         )
         began = self._clock.monotonic()
         invocation = Reconciliation(
@@ -200,6 +205,14 @@ class Reconciliations(Invocations[Reasons]):
     def _is_terminal(self, failures: Sequence[BaseException]) -> bool:
         """Whether the reconciler has raised Terminal: then no attempt follows."""
         return any(isinstance(failure.__cause__, Terminal) for failure in failures)
+
+    def _succeeded(self, invocation: Invocation[Reasons]) -> None:
+        """As of any item; the object is kept as this call had it."""
+        super()._succeeded(invocation)
+        assert isinstance(invocation, Reconciliation)
+        if invocation.binding.plan.keep_previous and not invocation.adds:
+            obj = invocation.request.obj
+            self._reconcile_slot.previous.keep(invocation.item.key, None if obj is None else record_of(obj))
 
     def _retry(self, invocation: Invocation[Reasons], outcome: InvocationOutcome, delay: float) -> None:
         """As of any item; changes of which no call has made anything are left for the next one."""
@@ -272,6 +285,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         epochs: EpochCounter | None = None,
     ) -> None:
         self.finalizers = FinalizerSteps()
+        self.previous = PreviousStates()
         self.leftovers: LeftoverCache | None = None  # objects that have left the scope with the finalizer
         wake = lambda: self.wake()  # noqa: E731, PLW0108 - the base class sets it later
         self.unseen = UnseenWrites(binding.plan.name, clock=clock, report=self._report_lag, wake=wake)
@@ -310,6 +324,8 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         }
         self._unmapped.use(self._sources)
         self._skips_initial = binding.policy.skips_initial
+        if not binding.plan.keep_previous:
+            self.previous.clear()
         self._keys.max_running = binding.policy.max_running
         self.let_finalizer_go("")
         self._keys.debounce = binding.policy.debounce
@@ -320,6 +336,8 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         finalizer = self.binding.finalizer if managed in self._own.informers else None
         for notification in notifications:
             self.finalizers.note_release(notification)
+            if notification.type is ChangeType.DELETED and ChangeType.DELETED not in self._own.types:
+                self._forget_previous(managed, notification)
             skipped = notification.initial and self._skips_initial
             left = finalizer is not None and self._may_have_left(finalizer, notification)
             failures: dict[KeySource, Sequence[DeclctlError]] = {}
@@ -336,6 +354,11 @@ class ReconcileSlot(HandlerSlot[Reasons]):
             if not skipped:
                 self._let_wait(managed, notification, failures)
         self.wake()
+
+    def _forget_previous(self, managed: ManagedInformer, notification: Notification) -> None:
+        """Drop the state of an object that is gone, and of which no call says so."""
+        if managed in self._own.informers:
+            self.previous.keep(notification.key, None)
 
     def _reasons(self, cause: Cause, version: Version | None = None, event: str | None = None) -> Reasons:
         """A cause with the version of the object whose change it is, and with the id of this change."""
@@ -558,6 +581,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
             cache_lags=self.unseen.lagging,
             workqueue=self._keys.workqueue_statistics(),
             own_writes=self.unseen.own_writes,
+            previous_bytes=self.previous.bytes,
             finalizer=self.binding.plan.finalizer or None,
             finalized=self.finalizers.finalized,
             leftovers=0 if self.leftovers is None else self.leftovers.count,

@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from declctl.errors import DeclctlError, HandlerFailed
 from declctl.hooks.calls import Implementation
-from declctl.objects import Cause, Request, Requeue
+from declctl.objects import Cause, ObjectView, Request, Requeue, view_as
 from declctl.runtime.handling.invocation import Invocation, MemoOf, ReportOf, Retry
 from declctl.runtime.handling.tap import SECRET, TapSubject
 from declctl.runtime.tracing import TracedCall
@@ -97,10 +99,24 @@ class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
         arguments: dict[str, object] = {"request": self.request}
         if "ctx" in implementation.parameters:
             request, obj = self.request, self.request.obj
-            scope = CallScope(request.key, obj, request.id, request.causes)
             remember = partial(memo, request.key, None if obj is None else obj.uid)
-            arguments["ctx"] = self.binding.make_context(remember, scope, self.snapshots)
+            arguments["ctx"] = self.binding.make_context(remember, self.call_scope(), self.snapshots)
         return arguments
+
+    @property
+    def fitting(self) -> ObjectView | None:
+        """The object of the request."""
+        return self.request.obj
+
+    def call_scope(self) -> CallScope:
+        """The object of the request."""
+        request = self.request
+        return CallScope(request.key, request.obj, request.id, request.causes)
+
+    def only(self, *steps: Implementation) -> None:
+        """As of any item; no finalizer is added to an object that is not handled."""
+        super().only(*steps)
+        self.adds = self.unlimited = False
 
     def take(self, result: object) -> None:
         """Receive what a reconciler has returned; raises HandlerFailed unless it is None or a Requeue."""
@@ -115,5 +131,7 @@ class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
 
     def retry_state(self, first_failed: int | None, waits: int, *, is_unsynced: bool) -> Retry:
         """As of any item, with the request: its `id` is that of the next attempt."""
-        state = super().retry_state(first_failed, waits, is_unsynced=is_unsynced)
-        return state._replace(request=self.request)
+        state, obj = super().retry_state(first_failed, waits, is_unsynced=is_unsynced), self.request.obj
+        # A class of the user would keep the code of its generation in memory until the next attempt.
+        plain = None if obj is None else view_as(obj, ObjectView)
+        return state._replace(request=replace(self.request, obj=plain, previous=None))

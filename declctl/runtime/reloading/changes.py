@@ -20,7 +20,7 @@ from declctl.objects import FieldPath
 from declctl.runtime.caching.identities import CacheIdentity, match_caches
 from declctl.runtime.reasons import AGAIN, BACK_AGAIN, BY_ITSELF, reload_advice
 
-_STEPS_OF_THEIR_OWN = frozenset({"name", "resource", "resync_period"})
+_STEPS_OF_THEIR_OWN = frozenset({"name", "resource", "resync_period", "types"})
 # Every other field of a handler's plan: a difference in it gives the slot a new binding.
 _POLICY = tuple(
     each.name for each in fields(HandlerPlan) if each.compare and each.name not in _STEPS_OF_THEIR_OWN
@@ -101,8 +101,8 @@ class PlanSnapshot:
         return replace(self, code=f"{self.code} {number}", modules=modules)
 
     def handler_code(self, handler: HandlerPlan) -> tuple[str, ...]:
-        """Digests of the code of a handler, its filters and its mappings."""
-        return self.code_of(*handler.code)
+        """Digests of the code of a handler, its filters, its mappings, and the classes of its objects."""
+        return self.code_of(*handler.code, *handler.types)
 
     def identities(self, resource: ResourcePlan) -> tuple[CacheIdentity, ...]:
         """The identities of its caches. With a transform, they depend on its code."""
@@ -216,6 +216,8 @@ def _resources(old: PlanSnapshot, new: PlanSnapshot) -> Iterable[Step]:
             yield Step(StepKind.RETIME, f"resource {name}", "resync")
         if previous.idle_timeout != resource.idle_timeout:
             yield Step(StepKind.SWAP, f"resource {name}", "idleTimeout")
+        if previous.object_type != resource.object_type:
+            yield Step(StepKind.SWAP, f"resource {name}", "type")
         yield from _indexers(previous, resource, old, new)
         # The records of a cache that stays may need more fields, for a new index.
         lacking = {

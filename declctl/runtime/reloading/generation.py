@@ -25,7 +25,7 @@ from declctl.runtime.checking.config_secrets import ConfigSecrets
 from declctl.runtime.checking.inputs import Inputs
 from declctl.runtime.checking.loaded_code import LoadedCode
 from declctl.runtime.handling.circuit_breaker import CircuitBreakers
-from declctl.runtime.handling.context import ClusterAccess, HandlerContext, HandlerEnvironment, Listers, Memo
+from declctl.runtime.handling.context import ClusterAccess, Context, HandlerEnvironment, Listers, Memo
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.handling.handler_slot import HandlerBinding
 from declctl.runtime.handling.plugin_metrics import PluginMetrics
@@ -110,13 +110,11 @@ class OldGeneration(msgspec.Struct, frozen=True):
     refused: bool = False
 
 
-def lifecycle_context(
-    name: str, generation: Generation, memo: Memo, services: RuntimeServices
-) -> HandlerContext:
+def lifecycle_context(name: str, generation: Generation, memo: Memo, services: RuntimeServices) -> Context:
     """The context of a life-cycle hook. `name` is that of the plugin, or the entry point."""
     config = generation.loaded_code.plugin_configs.get(name)
     environment = services.environment(name, generation.number, listers=generation.listers, config=config)
-    return HandlerContext(environment, lambda: memo)
+    return Context(environment, lambda: memo)
 
 
 Seconds = Callable[[], float]

@@ -50,7 +50,7 @@ from declctl.manifest.model import (
     ScheduleSpec,
 )
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey, watches_of
-from declctl.objects import ChangeType, FieldPath, GroupVersionKind, Record
+from declctl.objects import ChangeType, FieldPath, GroupVersionKind, Record, with_views
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.caching.managed_informer import ManagedInformer, ResourceIndex, ResourceRequirement
 from declctl.runtime.checking.check import CheckResult, diagnose, refused_request
@@ -65,7 +65,7 @@ from declctl.runtime.checking.loaded_code import (
 )
 from declctl.runtime.handling.binding import Filter
 from declctl.runtime.handling.circuit_breaker import BreakerPolicy, CircuitBreaker
-from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, SnapshotSource
+from declctl.runtime.handling.context import Context, HandlerEnvironment, Listers, SnapshotSource
 from declctl.runtime.handling.handler_slot import HandlerBinding
 from declctl.runtime.handling.moves import CacheLags, FreshnessProof, follow, until_ready
 from declctl.runtime.handling.slots import AnySlot, PreparedCommit, Slots
@@ -161,7 +161,7 @@ def recoded_handlers(before: Mapping[str, str], plan: Plan, bundle: Bundle) -> t
     """The handlers of a plan with `replay: OnCodeChange` whose code has changed; new handlers do not count.
 
     `before` is the result of `handler_digests`. The code of a handler is its function or module, with the
-    modules beside the manifest that it imports.
+    modules beside the manifest that it imports, and the classes of its objects.
     """
     after = _digests_of([handler for handler in handlers_with_replay(plan) if handler.name in before], bundle)
     return tuple(name for name, code in after.items() if before[name] != code)
@@ -176,13 +176,15 @@ def _digests_of(handlers: Iterable[HandlerPlan], bundle: Bundle) -> Mapping[str,
     modules: dict[str, str] = {}  # digest by module: handlers may share one
     found: dict[str, str] = {}
     for handler in handlers:
-        entry = handler.entry_point
-        if entry is None:
-            found[handler.name] = f"plugin {handler.plugin}"  # new code of a plugin needs a new process
-            continue
-        if entry.module not in modules:
-            modules[entry.module] = digest_of(reached(bundle, entry.module).items())
-        found[handler.name] = f"{entry} {modules[entry.module]}"
+        # New code of a plugin needs a new process.
+        parts = [] if handler.entry_point is not None else [f"plugin {handler.plugin}"]
+        for entry in (handler.entry_point, *handler.types):
+            if entry is None:
+                continue
+            if entry.module not in modules:
+                modules[entry.module] = digest_of(reached(bundle, entry.module).items())
+            parts.append(f"{entry} {modules[entry.module]}")
+        found[handler.name] = " ".join(parts)
     return found
 
 
@@ -456,7 +458,12 @@ def _wire(  # noqa: PLR0913 - the parts of a generation
         new_informers = services.caches.prepare(requirements)
         # `prepare` has counted informers as used. They have not started, and are closed at once.
         undo.callback(services.caches.release, requirements, linger=0.0)
-        listers = Listers({resource.plan.name: services.caches.lister(resource) for resource in requirements})
+        listers = Listers(
+            {
+                resource.plan.name: services.caches.lister(resource, loaded_code.view_of(resource.plan.name))
+                for resource in requirements
+            }
+        )
         informers = {resource.plan.name: services.caches.of(resource) for resource in requirements}
         plugins = {plugin.name: plugin for plugin in resolved.plugins}
         digests = _CodeDigests(inputs, loaded_code)
@@ -508,13 +515,14 @@ class _Bindings(msgspec.Struct, frozen=True):
             self.number,
             handler,
             target if children is None else children.hooks(target),
-            partial(HandlerContext, environment),
+            partial(Context, environment),
             self.loop,
-            self._filter(handler.filter, handler.events, handler.name),
+            self._filter(handler.filter, handler.events, handler.name, handler.resource),
             _snapshots(handler.include_snapshots_from, self.listers),
             self._breaker(handler),
             self.digests.of_handler(handler),
             isolation=children,
+            view=self.loaded_code.view_of(handler.resource),
             informers=informers,
             plural=partial(_plural, self.services, gvk),
         )
@@ -538,13 +546,14 @@ class _Bindings(msgspec.Struct, frozen=True):
         sources = [KeySource(handler.resource, binding.informers, binding.policy.types, binding.filter)]
         for position, watched in enumerate(handler.watches):
             name = f"{handler.name} {position}"
+            mapping, view = self.loaded_code.mappings.get(name), self.loaded_code.view_of(watched.resource)
             sources.append(
                 KeySource(
                     watched.resource,
                     self.informers[watched.resource],
                     _CHANGES,
-                    self._filter(watched.filter, ALL_EVENTS, name),
-                    keys_of(watched.map_to, kind, self.loaded_code.mappings.get(name)),
+                    self._filter(watched.filter, ALL_EVENTS, name, watched.resource),
+                    keys_of(watched.map_to, kind, None if mapping is None else with_views(mapping, view)),
                     str(watched.map_to),
                     caches,
                 )
@@ -561,6 +570,7 @@ class _Bindings(msgspec.Struct, frozen=True):
             breaker=binding.breaker,
             code=binding.code,
             isolation=binding.isolation,
+            view=binding.view,
             informers=tuple(listened),
             plural=binding.plural,
             sources=tuple(sources),
@@ -584,6 +594,7 @@ class _Bindings(msgspec.Struct, frozen=True):
             force=handler.field_conflicts is FieldConflicts.FORCE,
             adopts=handler.on_existing is OnExisting.ADOPT,
             children=tuple(self._child_caches(handler)),
+            recreates=handler.on_immutable,
         )
 
     def _child_caches(self, handler: HandlerPlan) -> Iterator[ChildCache]:
@@ -635,8 +646,15 @@ class _Bindings(msgspec.Struct, frozen=True):
             field_manager=handler.field_manager,
         )
 
-    def _filter(self, spec: FilterSpec | None, events: Iterable[str], name: str) -> Filter | None:
-        return None if spec is None else Filter(spec, events, self.loaded_code.filters.get(name))
+    def _filter(
+        self, spec: FilterSpec | None, events: Iterable[str], name: str, resource: str
+    ) -> Filter | None:
+        if spec is None:
+            return None
+        accepts = self.loaded_code.filters.get(name)
+        if accepts is None:
+            return Filter(spec, events)
+        return Filter(spec, events, with_views(accepts, self.loaded_code.view_of(resource)))
 
 
 async def _discover_reconciled(plan: Plan, services: RuntimeServices) -> None:
@@ -658,7 +676,7 @@ def _schedule(
     loop: LoopThread,
 ) -> ScheduleBinding:
     environment = services.environment(spec.name, number, listers=listers, config=None)
-    context = partial(HandlerContext, environment)
+    context = partial(Context, environment)
     snapshots = _snapshots(spec.include_snapshots_from, listers)
     return ScheduleBinding(number, spec, loaded_code.schedules[spec.name], context, loop, snapshots)
 
@@ -715,8 +733,8 @@ class _CodeDigests:
         return _code_digest(code, self._loaded_code.versions, self._inputs.forced)
 
     def of_handler(self, handler: HandlerPlan) -> tuple[str, ...]:
-        """The digests of the code of a handler, its filters and its mappings."""
-        entries = (self.of(entry.module) for entry in handler.code if entry is not None)
+        """The digests of the code of a handler, its filters and its mappings, and of its objects' classes."""
+        entries = (self.of(entry.module) for entry in (*handler.code, *handler.types) if entry is not None)
         return self._loaded_code.versions, *entries
 
     def of_transform(self, resource: ResourcePlan, watch: WatchKey) -> str:
@@ -745,10 +763,12 @@ def _indexes(resource: ResourcePlan, loaded_code: LoadedCode, code: _CodeDigests
     for each in resource.indexers:
         if each.field_path is not None:
             yield ResourceIndex(each.name, f"{each.name}@{each.field_path}", field_index(each.field_path))
+    view = loaded_code.view_of(resource.name)
+    # The values of an index may depend on the class of the objects.
+    of_type = "" if resource.object_type is None else f"#{code.of(str(resource.object_type))}"
     for each in loaded_code.indexers.get(resource.name, ()):
-        yield ResourceIndex(
-            each.name, f"{each.name}@{each.origin}#{code.of(each.origin)}", function_index(each.function)
-        )
+        name = f"{each.name}@{each.origin}#{code.of(each.origin)}{of_type}"
+        yield ResourceIndex(each.name, name, function_index(with_views(each.function, view)))
 
 
 def _code_digest(code: str, versions: str, forced: int) -> str:

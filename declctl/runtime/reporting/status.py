@@ -248,6 +248,11 @@ HANDLER_FIGURES = (
         "Changes that were not delivered: by the filter, or because the handler has no hook for them.",
     ),
     Figure(
+        "invalid",
+        "declctl_handler_invalid",
+        "Changes that were not delivered, as the object does not fit the class of its resource.",
+    ),
+    Figure(
         "expression_errors",
         "declctl_handler_expression_errors",
         "Evaluations of filter.expression that failed, and counted as false.",
@@ -256,6 +261,12 @@ HANDLER_FIGURES = (
         "replayed",
         "declctl_handler_replayed",
         "Cached objects that it received again because its code had changed.",
+    ),
+    Figure(
+        "previous_bytes",
+        "declctl_handler_previous_bytes",
+        "Bytes of the objects that keepPrevious keeps, compressed.",
+        counts=False,
     ),
     Figure(
         "dead_letters",

@@ -31,7 +31,7 @@ from declctl.kit import Clock, LoopThread, set_within
 from declctl.kit.timetable import zone_of
 from declctl.manifest.model import ScheduleSpec
 from declctl.runtime.handling.calls_under_way import CANCEL_SECONDS
-from declctl.runtime.handling.context import HandlerContext, Memo, Snapshots, SnapshotSource
+from declctl.runtime.handling.context import Context, Memo, Snapshots, SnapshotSource
 from declctl.runtime.handling.failure_log import FailureLog
 from declctl.runtime.handling.failures import cause_of, describe_failure
 from declctl.runtime.handling.invocations import LONGEST_WAIT_FOR_SYNC, WAIT_FOR_LIST
@@ -79,7 +79,7 @@ class ScheduleBinding(msgspec.Struct, frozen=True):
     spec: ScheduleSpec
     implementation: Implementation
     # Takes the memo of the schedule, the call and its snapshots.
-    make_context: Callable[[Callable[[], Memo], CallScope, Snapshots | None], HandlerContext]
+    make_context: Callable[[Callable[[], Memo], CallScope, Snapshots | None], Context]
     loop: LoopThread  # for `async def`
     snapshots: SnapshotSource | None = None  # None for a schedule that includes none
 

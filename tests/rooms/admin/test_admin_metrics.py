@@ -68,6 +68,8 @@ CONTRACT: dict[str, tuple[str, dict[str, float]]] = {
     "declctl_handler_cache_lags_total": ("counter", {}),
     "declctl_handler_cache_waits_total": ("counter", {}),
     "declctl_handler_expression_errors_total": ("counter", {}),
+    "declctl_handler_invalid_total": ("counter", {}),
+    "declctl_handler_previous_bytes": ("gauge", {}),
     "declctl_handler_running": ("gauge", {"notify": 1}),
     "declctl_handler_timeouts_total": ("counter", {"notify": 5}),
     "declctl_handler_oldest_call_seconds": ("gauge", {"notify": 0}),

@@ -120,6 +120,11 @@ def test_a_folder_gets_no_second_controller(declctl, hello):
         (("handler", "class"), "use no word of Python"),
         (("handler", "1st"), "begin with a letter"),
         (("handler", "json"), '"json.py" would hide the module json of Python'),
+        (("operator", "My_Operator"), "use at most 63 lower-case letters"),
+        (("operator", "web", "--kind", "webApp"), "kinds are written in CamelCase"),
+        (("operator", "web", "--kind", "Deployment"), "have a class of this name already"),
+        (("operator", "web", "--group", "acme"), "A group is a domain, such as acme.dev"),
+        (("operator", "web", "--plural", "Web Apps"), "use at most 63 lower-case letters"),
         (("plugin", "slack_bot"), "use at most 55 lower-case letters, digits and dashes"),
         (("plugin", "a" * 56), "use at most 55 lower-case letters"),
         (("plugin", "../x"), "use at most 55 lower-case letters"),
@@ -132,6 +137,46 @@ def test_a_wrong_name_is_told_what_is_allowed(declctl, hello, arguments, words):
     assert words in said
     assert said.count("\n") == 1
     assert sorted(hello.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "plural"),
+    [
+        (("preview", "--group", "acme.dev"), "Preview", "previews"),
+        (("web-proxy", "my operator"), "WebProxy", "webproxies"),
+        (("on", "--kind", "Gateway", "--plural", "gateways"), "Gateway", "gateways"),
+    ],
+)
+def test_a_new_operator_reconciles_its_sample_and_passes_its_tests(declctl, folder, options, kind, plural):
+    """The commands that are named next work: a run in the sandbox, and the tests."""
+    made = declctl("new", "operator", *options)
+    assert (made.status, made.err) == (0, "")
+    name, place = options[0], folder / (options[1] if options[1] == "my operator" else options[0])
+    assert yaml.safe_load((place / "crd.yaml").read_text())["spec"]["names"]["plural"] == plural
+    checked = declctl("validate", str(place))
+    assert f"{name} is valid (2 resources, 1 handler)" in checked.out, checked
+    command = [sys.executable, "-m", "declctl", "run", str(place), "--sandbox", "--once"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "0 of 2 replicas are ready" in ran.stderr
+    assert "warning" not in ran.stderr, ran.stderr
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"]
+    done = subprocess.run(tests, cwd=place, capture_output=True, text=True, timeout=90, check=False)
+    assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert f"class {kind}(declctl.Object[Spec, Status]):" in (place / "models.py").read_text()
+
+
+def test_a_sandbox_begins_with_what_is_beside_the_manifest(declctl, hello):
+    """Definitions there, and the files of the folder `sandbox`; a fault in one of these is located."""
+    (hello / "values.yaml").write_text("- {{ helm }}: [")  # of another tool
+    (hello / "sandbox").mkdir()
+    (hello / "sandbox" / "pods.yml").write_text(OBJECT.format("v1", "Pod"))
+    run = ("run", "manifest.yaml", "--sandbox", "--once", "--admin", "127.0.0.1:0")
+    assert declctl(*run).out == "default/web\n"
+    (hello / "none.yaml").write_text("")
+    assert declctl(*run, "--objects", "none.yaml").out == ""
+    (hello / "sandbox" / "broken.yaml").write_text("a: [")
+    refused = declctl(*run)
+    assert (refused.status, "sandbox/broken.yaml:2:1: the YAML" in refused.err) == (1, True), refused
 
 
 @pytest.mark.parametrize("resource", [None, "pods", "deployments.apps", "events.events.k8s.io"])

@@ -7,18 +7,19 @@ from pathlib import Path
 import declctl
 
 NAMES = [
-    "AlreadyExists", "AlreadyOwned", "AppliedSet", "BucketRateLimiter", "CacheSnapshot", "Cause", "Change",
-    "ChangeReason", "ChangeType", "Client", "Conflict", "CrossNamespaceOwner", "DeclctlError",
-    "DeletedFinalStateUnknown",
-    "FakeControllerSource", "FilteringResourceEventHandler", "InformerWatcher", "InvalidWrite",
-    "ItemExponentialFailureRateLimiter", "ItemFastSlowRateLimiter", "Lister", "ManifestErrors",
-    "MaxOfRateLimiter", "NoStatusSubresource", "NotLeader", "NotSynced", "ObjectEvent", "ObjectKey",
-    "ObjectView", "Priority", "RateLimiter", "RateLimitingQueue", "ReflectorOptions", "Registration",
-    "Request", "Requeue", "ResourceEventHandler", "ResourceEventHandlerFuncs", "RetryWatcher",
-    "Selection", "SharedIndexInformer", "SharedInformerFactory", "StatusError", "Terminal", "TimedOut",
-    "UndeclaredWrite", "UnknownIndex", "UnknownNamespace", "UsageError", "WatchEnded",
-    "WithMaxWaitRateLimiter", "WorkQueue", "WriteError", "Written", "__version__", "default_rate_limiter",
-    "field_index", "hookimpl", "hookspec", "informer_watcher", "run_workers", "until", "until_with_sync",
+    "AlreadyExists", "AlreadyOwned", "AppliedSet", "BucketRateLimiter", "CacheSnapshot", "Cause",
+    "Change", "ChangeReason", "ChangeType", "Client", "Column", "Condition", "Conflict",
+    "CrossNamespaceOwner", "CustomResource", "DeclctlError", "DeletedFinalStateUnknown",
+    "FakeControllerSource", "FilteringResourceEventHandler", "InformerWatcher", "InvalidObject",
+    "InvalidWrite", "ItemExponentialFailureRateLimiter", "ItemFastSlowRateLimiter", "Lister",
+    "ManifestErrors", "MaxOfRateLimiter", "NoStatusSubresource", "NotLeader", "NotSynced", "Object",
+    "ObjectEvent", "ObjectKey", "ObjectView", "Priority", "RateLimiter", "RateLimitingQueue",
+    "ReflectorOptions", "Registration", "Request", "Requeue", "ResourceEventHandler",
+    "ResourceEventHandlerFuncs", "RetryWatcher", "Selection", "SharedIndexInformer",
+    "SharedInformerFactory", "StatusError", "Terminal", "TimedOut", "UndeclaredWrite", "UnknownIndex",
+    "UnknownNamespace", "UsageError", "WatchEnded", "WithMaxWaitRateLimiter", "WorkQueue", "WriteError",
+    "Written", "__version__", "custom_resource", "default_rate_limiter", "field", "field_index",
+    "hookimpl", "hookspec", "informer_watcher", "run_workers", "until", "until_with_sync",
     "wait_for_cache_sync",
 ]  # fmt: skip
 

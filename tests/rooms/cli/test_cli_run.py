@@ -121,6 +121,7 @@ def test_the_sandbox_holds_the_objects_and_says_so_first(declctl, fake, objects)
         ("--sandbox --kubeconfig x", "--sandbox is a cluster of its own"),
         ("--sandbox --context x", "--sandbox is a cluster of its own"),
         ("--churn 2", "--churn changes pods of the sandbox: add --sandbox"),
+        ("--kubeconfig-out x", "--kubeconfig-out is that of a sandbox: add --sandbox"),
         ("--sandbox --churn 2 --once", "--churn goes on for ever, and --once waits for rest"),
         ("--objects x", "add --sandbox"),
         ("--timeout 5s", "add --once"),

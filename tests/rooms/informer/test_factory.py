@@ -57,6 +57,7 @@ def test_the_same_watch_is_made_once(client, clock):
     factory = SharedInformerFactory(client, clock=clock)
     pods = factory.informer("v1", "Pod")
     assert factory.informer("v1", "Pod") is pods
+    assert not Selection(GroupVersionKind("", "v1", "Pod")).metadata_only
     others = [
         factory.informer("v1", "Pod", namespace="team-a"),
         factory.informer("v1", "Pod", label_selector="app=web"),

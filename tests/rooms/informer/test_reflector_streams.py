@@ -5,9 +5,12 @@ import pytest
 from msgspec.structs import replace
 
 from declctl.informer import FakeControllerSource, supports_watch_list
-from declctl.objects import WatchOptions
+from declctl.informer.reflector.faults import Deadline
+from declctl.informer.reflector.lists import initial_events
+from declctl.informer.reflector.statistics import ReflectorMetrics
+from declctl.objects import EventType, WatchEvent, WatchOptions
 from tests.rooms.informer.reflecting import EXPIRED, bench
-from tests.rooms.informer.shapes import pod
+from tests.rooms.informer.shapes import pod, record
 
 
 @pytest.mark.client_go(123, "WatchList (streaming list)", "Initial list")
@@ -26,6 +29,23 @@ async def test_one_stream_brings_everything_and_goes_on_as_a_watch():
         assert 300 <= watch.timeout_seconds <= 600
         assert (b.figures.state, b.reflector.last_sync_resource_version) == ("Watching", "3")
         assert (b.figures.lists, b.figures.watches, b.figures.relists) == (1, 1, 0)
+
+
+async def test_a_stream_counts_what_it_has_brought_so_far(clock):
+    """From nothing on, also after a longer list; the last batch counts, too."""
+    metrics, seen = ReflectorMetrics(lambda: "Pod"), list[int]()
+    metrics.counts.items_listed = 7
+
+    async def batches():
+        for names, ends in (("ab", False), ("c", True)):
+            seen.append(metrics.counts.items_listed)
+            added = [WatchEvent(EventType.ADDED, record(name)) for name in names]
+            yield [*added, *([WatchEvent(EventType.BOOKMARK, None, "9", initial_events_end=True)] * ends)]
+
+    async with Deadline(clock, idle=30, what="the streaming list") as deadline:
+        records, version, rest = await initial_events(batches(), deadline, metrics)
+    assert (len(records), version, rest) == (3, "9", [])
+    assert [*seen, metrics.counts.items_listed] == [0, 2, 3]
 
 
 @pytest.mark.client_go(148, 160, "WatchList opt-out")

@@ -60,7 +60,9 @@ spec:
       timeout: 30s
       onFailure: Retry
       replay: OnCodeChange
-      applies: [{apiVersion: apps/v1, kind: Deployment}, {apiVersion: v1, kind: Service}]
+      applies:
+        - {apiVersion: apps/v1, kind: Deployment, onImmutable: Recreate}
+        - {apiVersion: v1, kind: Service}
       status: true
       fieldManager: guard/web
       adoptFieldsFrom: [kubectl-edit]

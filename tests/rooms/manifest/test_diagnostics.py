@@ -1,4 +1,4 @@
-"""How faults are shown to people, programs and GitHub, and that `docs/reference/errors.md` explains each code."""
+"""How faults are shown to people, programs and GitHub, and that the page of error codes explains each."""
 
 import json
 import re

@@ -59,6 +59,7 @@ def test_the_whole_example(loaded):
             on_failure=model.OnFailure.RETRY,
             replay=model.ReplayPolicy.ON_CODE_CHANGE,
             applies=(GroupVersionKind("apps", "v1", "Deployment"), GroupVersionKind("", "v1", "Service")),
+            on_immutable=(GroupVersionKind("apps", "v1", "Deployment"),),
             status=True,
             field_manager="guard/web",
             adopt_fields_from=("kubectl-edit",),

@@ -103,6 +103,7 @@ def test_single_objects_are_read_where_their_kinds_are_named_and_deleted_if_they
     assert granted(spec, "delete") == deletes
     reads = every("a", "pods", "get") | every("a", "apps", "get")
     assert granted(spec, "delete", "get") == deletes | reads
+    assert granted(spec.replace("kind: ConfigMap", "kind: ConfigMap, onImmutable: Recreate")) == deletes
     assert {right.declared for right in rights(spec, "get") if right.verbs == ("get",)} == {False}
 
 

@@ -24,7 +24,7 @@ from declctl.manifest.plan import HandlerPlan
 from declctl.manifest.values import EntryPoint
 from declctl.objects import ChangeType, Notification, Record
 from declctl.runtime.handling.binding import Filter
-from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers
+from declctl.runtime.handling.context import Context, HandlerEnvironment, Listers
 from declctl.runtime.handling.handler_slot import EventSlot, HandlerBinding
 from declctl.testing import BundleDir, Logged
 from declctl.testing.controller import Line
@@ -200,7 +200,7 @@ class Bench:
             generation,
             replace(PLAN, **policy),
             EventTarget(made),
-            partial(HandlerContext, environment(self.log, generation=generation)),
+            partial(Context, environment(self.log, generation=generation)),
             self.loop,
         )
 

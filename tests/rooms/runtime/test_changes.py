@@ -85,6 +85,8 @@ def test_nothing_changed() -> None:
          "~index pods.byNode ~resource pods (reproject: spec.hostIP)"),
         ("kind: ConfigMap", "kind: ConfigMap, cache: {mode: MetadataOnly}", "-/+resource maps (cache)"),
         ("kind: ConfigMap", "kind: ConfigMap, idleTimeout: 50s", "~resource maps (idleTimeout)"),
+        ("kind: ConfigMap", "kind: ConfigMap, type: 'models:Settings'",
+         "~resource maps (type) ~handler audit (onInvalid)"),
         ("kind: ConfigMap", "kind: ConfigMap, resyncPeriod: 1m",
          "~resource maps (resync) ~handler audit (resync)"),
         ("[{name: byNode, fieldPath: spec.nodeName}]", "[]", "-index pods.byNode"),
@@ -167,6 +169,7 @@ _COMPUTED = {
     "ResourcePlan.namespaces",
     "ResourcePlan.namespaces_inherited",
     "ResourcePlan.namespace_selector",
+    "HandlerPlan.types",
 }
 # What may stand where nothing does, and in a list.
 _ABSENT = {
@@ -183,6 +186,7 @@ _ABSENT = {
     "HandlerPlan.filter": FilterSpec("a=b"),
     "HandlerPlan.entry_point": EntryPoint("h", "other"),
     "EntryPoint.attribute": "other",
+    "ResourcePlan.object_type": EntryPoint("models", "Pod"),
     "WatchKey.namespace": "team-a",
     "FilterSpec.entry_point": EntryPoint("h", "accepts"),
     "TransformId.entry_point": EntryPoint("h", "slim"),

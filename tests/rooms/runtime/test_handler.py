@@ -357,7 +357,9 @@ def test_a_listing_says_what_is_known_of_each_change(bench, added, clock) -> Non
         ("default/c", "Deleted", "Behind"),
     ]
     assert {i.since for i in shown.items} == {then + timedelta(seconds=2)}
-    failed = slot.listing(100).items[-1]
+    whole = slot.listing(100)
+    failed = whole.items[-1]
+    assert whole.left_out == 0
     assert (failed.key, failed.attempts, failed.last_error_type) == ("default/a", 1, "KeyError")
     assert (failed.since, failed.priority, failed.generation) == (then, None, None)
     assert timedelta(0) < failed.due - then <= timedelta(seconds=33)

@@ -4,7 +4,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
@@ -22,7 +22,7 @@ from declctl.objects import ObjectKey, ObjectView, Record, Request
 from declctl.objects.frame import FrameCodec
 from declctl.objects.record import Layout
 from declctl.runtime.checking.fork_server import STATUS
-from declctl.runtime.handling.context import HandlerContext, HandlerEnvironment, Listers, Memo
+from declctl.runtime.handling.context import Context, HandlerEnvironment, Listers, Memo
 from declctl.runtime.handling.failures import cause_of
 from declctl.runtime.handling.invocation import CallTimedOut
 from declctl.runtime.isolation.child import calls
@@ -72,7 +72,9 @@ class MadeUpTemplate:
                 begin = channel.next()
                 if isinstance(self._behave, ReconcileTarget):
                     assert isinstance(begin, Begin)
-                    calls.Child(channel, begin, self._behave, {}).run()
+                    code = Mock(targets={begin.handler: self._behave}, configs={})
+                    code.view_of.return_value = ObjectView
+                    calls.Child(channel, begin, code).run()
                 channel.send(Ready(os.getpid()))
                 while isinstance(call := channel.next(), Call):
                     channel.open(call.number)
@@ -119,7 +121,7 @@ def _made(
         timeout=timeout,
         isolation=IsolationSpec(mode=IsolationMode.PROCESS, **limits),
     )
-    begin = Begin("score", 1, ["pods"], [], False)
+    begin = Begin("score", "pods", 1, ["pods"], [], False)
     template = template or MadeUpTemplate(behave)
     children = HandlerChildren(plan, begin, template, ProcessRegistry())
     children.made_up = template  # type: ignore[attr-defined]
@@ -127,10 +129,12 @@ def _made(
     return children
 
 
-def _call(children: HandlerChildren, memo: Memo | None = None) -> object:
+def _call(
+    children: HandlerChildren, memo: Memo | None = None, listers: Mapping[str, Any] | None = None
+) -> object:
     request = Request(key=ObjectKey("demo/web"), obj=ObjectView(_RECORD), attempt=1, causes=(), id="1")
-    environment = HandlerEnvironment("score", 1, Listers({}), {}, None, None, None)  # type: ignore[arg-type]
-    context = HandlerContext(environment, lambda: Memo() if memo is None else memo)
+    environment = HandlerEnvironment("score", 1, Listers(listers or {}), {}, None, None, None)  # type: ignore[arg-type]
+    context = Context(environment, lambda: Memo() if memo is None else memo)
     return children.call(0, {"request": request, "ctx": context})
 
 
@@ -364,6 +368,22 @@ def test_what_a_child_can_not_send_is_shown_or_is_the_failure_of_its_call(
 class _Broken(Exception):
     def __str__(self) -> str:
         raise SystemExit
+
+
+def test_a_child_reads_keys_of_a_cache_and_no_answer_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch by the official client is refused before it is asked for: no answer of it would ever come."""
+    monkeypatch.setattr(calls, "send_logs", lambda _channel: None)  # it would be of this process
+
+    def reconcile(ctx: Any) -> None:
+        (key,) = ctx.listers["pods"].keys()
+        found.append((key.namespace, key.name))
+        ctx.sync_client.rest_client.request("GET", "http://parent/api/v1/pods?watch=true")
+
+    hook = Implementation("declctl_reconcile", "p", reconcile, ("ctx",), is_async=False)
+    found: list[tuple[str, str]] = []
+    with pytest.raises(RuntimeError, match="GET /api/v1/pods does not end"):
+        _call(_made(ReconcileTarget((hook,))), listers={"pods": Mock(keys=lambda: [ObjectKey("demo/web")])})
+    assert found == [("demo", "web")]
 
 
 def test_an_exception_arrives_with_what_declctl_needs_of_it() -> None:

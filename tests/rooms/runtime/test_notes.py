@@ -5,7 +5,7 @@ import asyncio
 from msgspec.structs import replace
 
 from declctl.informer import FakeControllerSource, SharedIndexInformer
-from declctl.objects.differences import Difference, Mutation
+from declctl.objects.differences import Mutation, ShownDifference
 from declctl.runtime.reporting.reporter import ResourceWarnings, resource_status
 from declctl.runtime.reporting.status import DecodingStatus
 from tests.rooms.informer.shapes import pod
@@ -37,7 +37,7 @@ async def test_objects_that_are_skipped_are_told_when_it_begins_and_when_they_ha
 def test_objects_that_readers_changed_are_told_and_what_to_do_instead(clock):
     """The line names the last of them; the next comes when they have doubled."""
     notes, status = ResourceWarnings(), resource_status("pods", [])
-    last = Mutation("Pod", "demo/a", (Difference("spec.nodeName", '"n1"', '"spoilt"'),))
+    last = Mutation("Pod", "demo/a", (ShownDifference("spec.nodeName", '"n1"', '"spoilt"'),))
     lines = [
         list(notes.of(replace(status, mutations=count, last_mutation=last if count else None)))
         for count in (0, 1, 1, 2, 3, 4)

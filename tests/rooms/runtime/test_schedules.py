@@ -14,7 +14,7 @@ from declctl.errors import NotSynced
 from declctl.kit import LoopThread, ManualClock
 from declctl.manifest.model import MissedRuns, ScheduleSpec
 from declctl.manifest.values import EntryPoint
-from declctl.runtime.handling.context import HandlerContext
+from declctl.runtime.handling.context import Context
 from declctl.runtime.scheduling.schedules import (
     RunOutcome,
     ScheduleBinding,
@@ -50,9 +50,7 @@ class Desk:
     ) -> ScheduleBinding:
         spec = ScheduleSpec(**{"name": "job", "entry_point": EntryPoint("h", "job"), "every": 60.0} | policy)
         made = implementation(function, hook="the schedule", plugin="h:job")
-        context = partial(
-            HandlerContext, environment(self.log, handler=spec.name, generation=self.generation)
-        )
+        context = partial(Context, environment(self.log, handler=spec.name, generation=self.generation))
         return ScheduleBinding(self.generation, spec, made, context, loop)
 
     def after(self, seconds: float) -> float:

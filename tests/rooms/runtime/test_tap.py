@@ -272,6 +272,8 @@ def test_the_error_of_a_reconciler_of_secrets_is_hidden_when_they_are_gone(bundl
         listener = controller.runtime.tap.listen(TapFilter(), loop.loop)
         controller.sandbox.delete("Secret", "s", namespace="shop")
         until("it has failed", lambda: controller.handler("keeps").failed)
-        (told,) = [item.document() for item in listener.take()[0]]
+        controller.reload(force=True)
+        told, mark = [item.document() for item in listener.take()[0]]
     assert (told["outcome"], told["errorType"]) == ("failed", "ValueError")
+    assert (mark["result"], mark["generation"]) == ("Applied", 2)
     assert told["error"] == "(hidden: the object is a Secret)"

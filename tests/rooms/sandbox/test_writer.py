@@ -1,5 +1,7 @@
 """Create and replace, as clients of a real API server know them."""
 
+import re
+
 import pytest
 
 from declctl.errors import SandboxError
@@ -33,6 +35,45 @@ def test_a_new_object_gets_its_identity():
     assert created["creationTimestamp"] == "2026-01-01T00:00:00Z"
     assert created["generation"] == 1
     assert created["resourceVersion"].isdecimal()
+
+
+SELECTOR, TEMPLATE = {"matchLabels": {"a": "b"}}, {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+ROLE_BINDING = "rbac.authorization.k8s.io/v1 RoleBinding"
+
+
+@pytest.mark.parametrize(
+    ("what", "field", "old", "new", "message"),
+    [
+        (
+            "apps/v1 Deployment",
+            "spec",
+            {"selector": SELECTOR},
+            {"selector": {}},
+            "spec.selector: .*: field is",
+        ),
+        ("apps/v1 Deployment", "spec", {"selector": SELECTOR}, {"selector": SELECTOR, "replicas": 3}, None),
+        ("batch/v1 Job", "spec", {"template": TEMPLATE}, {}, "spec.template: .*: field is immutable"),
+        ("apps/v1 StatefulSet", "spec", {"serviceName": "a"}, {}, "updates to statefulset spec for fields"),
+        ("apps/v1 StatefulSet", "spec", {"serviceName": "a"}, {"serviceName": "a", "replicas": 2}, None),
+        ("v1 PersistentVolumeClaim", "spec", {"accessModes": ["X"]}, {}, "spec is immutable after creation"),
+        ("v1 Service", "spec", {"clusterIP": "10.0.0.1"}, {"clusterIP": "None"}, "may not change once set"),
+        ("v1 Service", "spec", {}, {"clusterIP": "None"}, "may not change once set"),
+        ("v1 Service", "spec", {"clusterIP": "10.0.0.1"}, {"ports": []}, None),
+        ("v1 ConfigMap", "immutable", True, False, "immutable: Forbidden: field is immutable when"),
+        ("v1 Secret", "type", "a", "b", "type: Invalid value: .*: field is immutable"),
+        (ROLE_BINDING, "roleRef", {"name": "a"}, {"name": "b"}, "cannot change roleRef"),
+    ],
+)
+def test_some_fields_of_kinds_of_kubernetes_can_not_be_changed(cluster, what, field, old, new, message):
+    """As a real server refuses it. Programs of the sandbox may change them."""
+    api_version, _, kind = what.partition(" ")
+    head = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "x", "namespace": "default"}}
+    create(cluster, {**head, field: old})
+    if message is not None:
+        refusal = refused(lambda: replace(cluster, {**head, field: new}))
+        assert (refusal.code, refusal.reason) == (422, "Invalid")
+        assert re.search(message, refusal.message)
+    replace(cluster, {**head, field: new}, HTTP if message is None else Write(direct=True))
 
 
 def test_names_can_be_generated(cluster):

@@ -13,20 +13,20 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import structlog
+from msgspec.structs import replace
 
 from declctl.errors import HandlerFailed
-from declctl.hooks.calls import HookTarget, Implementation, call, call_async
-from declctl.objects import Change, Request, Requeue
+from declctl.hooks.calls import Implementation, call, call_async
+from declctl.objects import Change, ObjectView, Request, Requeue, view_as
 from declctl.runtime.checking.loaded_code import LoadedCode
 from declctl.runtime.handling.context import (
     ClusterAccess,
-    HandlerContext,
+    Context,
     HandlerEnvironment,
     Listers,
     Memo,
@@ -59,13 +59,11 @@ _FIRST_TO_END = b"1000"  # oom_score_adj: if memory is short, the kernel ends a 
 class Child:
     """The calls of one handler in this process."""
 
-    def __init__(
-        self, channel: ParentChannel, begin: Begin, target: HookTarget, config: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, channel: ParentChannel, begin: Begin, code: LoadedCode) -> None:
         self._channel = channel
         self._begin = begin
-        self._config = config
-        self._hooks = target.implementations
+        self._code = code
+        self._hooks = code.targets[begin.handler].implementations
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clients = ClientsOfParent(channel)
         self._log = send_logs(channel)
@@ -90,7 +88,8 @@ class Child:
         channel = self._channel.open(message.number)
         memo = _CallMemo(channel)
         try:
-            result = self._call(channel, memo, self._hooks[message.hook], _arguments(message))
+            view = self._code.view_of(self._begin.resource)
+            result = self._call(channel, memo, self._hooks[message.hook], _arguments(message, view))
             if result is None or isinstance(result, Requeue):
                 return Done(None if result is None else float(result.after), "", memo.changed())
             return Done(None, type(result).__name__, memo.changed())
@@ -109,10 +108,8 @@ class Child:
     def _call(
         self, channel: CallChannel, memo: "_CallMemo", hook: Implementation, arguments: dict[str, object]
     ) -> Any:
-        begin, subject = (
-            self._begin,
-            cast("Change | Request", arguments.get("change") or arguments["request"]),
-        )
+        begin, view_of = self._begin, self._code.view_of
+        subject = cast("Change | Request", arguments.get("change") or arguments["request"])
         request_id = subject.id if isinstance(subject, Request) else ""
         # All of it is of this call: whatever outlives the call gets no further answer.
         environment = HandlerEnvironment(
@@ -120,22 +117,22 @@ class Child:
             begin.generation,
             Listers(
                 {
-                    name: cast("Any", CacheOfParent(channel, ("lister", name), name))
+                    name: cast("Any", CacheOfParent(channel, ("lister", name), name, view_of(name)))
                     for name in begin.resources
                 }
             ),
-            self._config,
+            self._code.configs.get(begin.handler, {}),
             cast("ClusterAccess", ClusterOfParent(channel, self._clients)),
             self._log,
             ParentClock(channel),
             begin.dry_run,
             not_awaited=self._not_awaited,
         )
-        arguments["ctx"] = HandlerContext(
+        arguments["ctx"] = Context(
             environment,
             memo.read,
             CallScope(str(subject.key), subject.obj, request_id),
-            Snapshots({name: snapshot_of_parent(channel, name) for name in begin.snapshots}),
+            Snapshots({name: snapshot_of_parent(channel, name, view_of(name)) for name in begin.snapshots}),
         )
         if not hook.is_async:
             return call(hook, arguments)
@@ -172,10 +169,17 @@ class _CallMemo:
         return None if text == self._before else text
 
 
-def _arguments(call: Call) -> dict[str, object]:
-    change = call.change
+def _arguments(call: Call, view: type[ObjectView]) -> dict[str, object]:
+    """What the hook is called with; its objects are views of a class."""
+    change, request = call.change, call.request
     if change is None:
-        return {"request": call.request}
+        if request is not None:
+            states = (request.obj, request.previous)
+            obj, previous = (None if each is None else view_as(each, view) for each in states)
+            request = replace(request, obj=obj, previous=previous)
+        return {"request": request}
+    old = None if change.old is None else view_as(change.old, view)
+    change = replace(change, obj=view_as(change.obj, view), old=old)
     return {"change": change, "obj": change.obj, "old": change.old}
 
 
@@ -236,7 +240,7 @@ def serve(talk: socket.socket, code: LoadedCode) -> None:
     try:
         begin = channel.next()
         assert isinstance(begin, Begin)
-        Child(channel, begin, code.targets[begin.handler], code.configs.get(begin.handler, {})).run()
+        Child(channel, begin, code).run()
     except (EOFError, OSError):
         return  # the parent is gone, or needs this child no more
     except BaseException:

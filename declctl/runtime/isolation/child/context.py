@@ -1,4 +1,4 @@
-"""`ctx` in a child: the `HandlerContext` of every handler, whose parts ask the parent.
+"""`ctx` in a child: the `Context` of every handler, whose parts ask the parent.
 
 Each question is answered while the call runs. For a write, a read of a cache, or a request of an official
 client, the parent does what it would do for a call in its own process, with the same limits and checks.
@@ -64,13 +64,17 @@ class ParentLog:
 class CacheOfParent:
     """A lister or a snapshot of the parent's cache: the reads of `CacheReader`, each a question.
 
-    `source` is the kind (lister, snapshot, taken) and the name or number, as the parent knows it.
+    `source` is the kind (lister, snapshot, taken) and the name or number, as the parent knows it; `view` is
+    the class of the objects.
     """
 
-    def __init__(self, channel: CallChannel, source: tuple[str, str | int], name: str) -> None:
+    def __init__(
+        self, channel: CallChannel, source: tuple[str, str | int], name: str, view: type[ObjectView]
+    ) -> None:
         self._channel = channel
         self._source = source
         self.name = name
+        self.view = view
 
     @property
     def has_synced(self) -> bool:
@@ -80,16 +84,16 @@ class CacheOfParent:
     def get(self, key: str) -> ObjectView | None:
         """See `CacheReader.get`."""
         found = self._read("get", str(key))
-        return None if found is None else msgspec.convert(found, ObjectView, dec_hook=from_plain)
+        return None if found is None else self._views([found])[0]
 
     def list(self, *, namespace: str | None = None, selector: Selector | None = None) -> Views:
         """See `CacheReader.list`."""
         wanted = str(selector) if isinstance(selector, LabelSelector) else selector
-        return _views(self._read("list", namespace, wanted))
+        return self._views(self._read("list", namespace, wanted))
 
     def by_index(self, name: str, value: str) -> Views:
         """See `CacheReader.by_index`."""
-        return _views(self._read("by_index", name, value))
+        return self._views(self._read("by_index", name, value))
 
     def index_values(self, name: str) -> Sequence[str]:
         """See `CacheReader.index_values`."""
@@ -105,7 +109,7 @@ class CacheOfParent:
 
     def snapshot(self) -> "CacheOfParent":
         """All objects at this moment, for any number of reads of this call."""
-        return CacheOfParent(self._channel, ("taken", self._read("snapshot")), self.name)
+        return CacheOfParent(self._channel, ("taken", self._read("snapshot")), self.name, self.view)
 
     def __len__(self) -> int:
         return int(self._read("len"))
@@ -124,14 +128,14 @@ class CacheOfParent:
     def _read(self, what: str, *given: Any) -> Any:
         return self._channel.ask("read", list(self._source), what, *given)
 
+    def _views(self, found: Any) -> Views:
+        plain = msgspec.convert(found, list[ObjectView], dec_hook=from_plain)
+        return Views(list(map(record_of, plain)), self.view)
 
-def _views(found: Any) -> Views:
-    return Views(list(map(record_of, msgspec.convert(found, list[ObjectView], dec_hook=from_plain))))
 
-
-def snapshot_of_parent(channel: CallChannel, name: str) -> CacheSnapshot:
+def snapshot_of_parent(channel: CallChannel, name: str, view: type[ObjectView]) -> CacheSnapshot:
     """A snapshot of `includeSnapshotsFrom`."""
-    return cast("CacheSnapshot", CacheOfParent(channel, ("snapshot", name), name))
+    return cast("CacheSnapshot", CacheOfParent(channel, ("snapshot", name), name, view))
 
 
 class WritesOfParent:
@@ -142,11 +146,11 @@ class WritesOfParent:
         self._scope = scope
 
     def apply(self, obj: object, *, force: bool | None = None) -> "AskedWrite":
-        """See `HandlerContext.apply`."""
+        """See `Context.apply`."""
         return AskedWrite("apply", Written, (document_of(obj).body, force))
 
     def apply_set(self, objects: Iterable[object]) -> "AskedWrite":
-        """See `HandlerContext.apply_set`."""
+        """See `Context.apply_set`."""
         return AskedWrite("apply_set", AppliedSet, ([each.body for each in documents_of(objects)],))
 
     def patch_status(
@@ -157,14 +161,14 @@ class WritesOfParent:
         return AskedWrite("patch_status", Written, (change.conditions, change.fields, is_whole))
 
     def get(self, kind: object, name: object, namespace: object) -> "AskedWrite":
-        """See `HandlerContext.get`."""
+        """See `Context.get`."""
         reference_to(kind, name, namespace)  # raises for what can't be asked
         return AskedWrite("get", ObjectView | None, (kind, name, namespace))
 
     def delete(
         self, given: object, name: object, namespace: object, *, propagation: object, uid: object
     ) -> "AskedWrite":
-        """See `HandlerContext.delete`."""
+        """See `Context.delete`."""
         it, how = reference_to(given, name, namespace, uid), propagation_of(propagation)
         kind = f"{it.kind.api_version}/{it.kind.kind}"
         return AskedWrite("delete", bool, (kind, it.name, it.namespace, it.uid or None, how))
@@ -243,7 +247,7 @@ class ClusterOfParent:
         return WritesOfParent(self._channel, scope)
 
     def record_event(self, obj: Mapping[str, Any], text: EventText, _origin: WriteOrigin) -> None:
-        """Post an event in the background. Raises what `HandlerContext.record_event` raises."""
+        """Post an event in the background. Raises what `Context.record_event` raises."""
         about: Any = None
         if isinstance(obj, Mapping):  # type: ignore[reportUnnecessaryIsInstance] - of user code
             about = {name: obj[name] for name in ("apiVersion", "kind", "metadata") if name in obj}

@@ -1,6 +1,6 @@
 """What the parent does for a call in a child: it answers the questions of `ctx`, in the thread of the call.
 
-Each answer is what the `HandlerContext` of the call gives, so that lease, limits, ledger and the hiding of
+Each answer is what the `Context` of the call gives, so that lease, limits, ledger and the hiding of
 Secrets are those of any other call. Writes and requests run on the machinery loop meanwhile.
 """
 

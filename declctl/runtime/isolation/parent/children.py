@@ -36,7 +36,7 @@ from declctl.objects import Change, Request, Requeue
 from declctl.runtime.checking.declaration import Declaration
 from declctl.runtime.checking.preflight_pool import ForkServerProcess, timeval
 from declctl.runtime.handling.binding import IsolationStatistics
-from declctl.runtime.handling.context import CallElsewhere, HandlerContext
+from declctl.runtime.handling.context import CallElsewhere, Context
 from declctl.runtime.handling.invocation import CallTimedOut, ran_longer_than
 from declctl.runtime.isolation.parent.answers import CallOfChild
 from declctl.runtime.isolation.parent.child_process import ChildProcess, ProcessLost
@@ -290,7 +290,7 @@ class HandlerChildren:
 
         Raises CallTimedOut, and ProcessLost with the cause. The delay after a crash is not in the timeout.
         """
-        context: HandlerContext = arguments["ctx"]
+        context: Context = arguments["ctx"]
         here = context.for_other_process()
         change, request = _sendable(arguments.get("change")), _sendable(arguments.get("request"))
         self._rest()
@@ -518,7 +518,8 @@ def isolated_handlers(  # noqa: PLR0913 - what a generation is made of
     template = Template(declaration_of(declaration, hooks), hooks, limit=limit, log=log)
     children: dict[str, HandlerChildren] = {}
     for each in isolated:
-        begin = Begin(each.name, number, list(resources), list(each.include_snapshots_from), dry_run)
+        snapshots = list(each.include_snapshots_from)
+        begin = Begin(each.name, each.resource, number, list(resources), snapshots, dry_run)
         children[each.name] = HandlerChildren(each, begin, template, registry)
     return IsolatedHandlers(template, children, declaration, registry)
 
@@ -529,9 +530,13 @@ def is_isolated(handler: HandlerPlan) -> bool:
 
 
 def declaration_of(declaration: Declaration, handlers: Container[str]) -> Declaration:
-    """The part of a declaration that the hooks of these handlers need."""
+    """The part of a declaration that the hooks of these handlers need; they may read any resource."""
     uses = ("handler", "reconciler", "finalizer")
-    entries = tuple(each for each in declaration.entries if each.use in uses and each.name in handlers)
+    entries = tuple(
+        each
+        for each in declaration.entries
+        if each.use == "type" or (each.use in uses and each.name in handlers)
+    )
     named = {each.plugin for each in entries}
     plugins = tuple(each for each in declaration.plugins if each.name in named)
     return replace(declaration, entries=entries, plugins=plugins)
@@ -542,8 +547,9 @@ def _sendable(subject: Any) -> Any:
     if isinstance(subject, Change):
         old = None if subject.old is None else sendable(subject.old)
         return replace(subject, obj=sendable(subject.obj), old=old)
-    if isinstance(subject, Request) and subject.obj is not None:
-        return replace(subject, obj=sendable(subject.obj))
+    if isinstance(subject, Request):
+        obj, previous = (None if each is None else sendable(each) for each in (subject.obj, subject.previous))
+        return replace(subject, obj=obj, previous=previous)
     return subject
 
 

@@ -1,0 +1,168 @@
+"""`declctl validate`: where definitions of files, and of a cluster, are not those of a manifest's classes."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import yaml
+from msgspec.structs import replace
+
+from declctl.cli.generate.kinds import Definition
+from declctl.codes import INCOMPATIBLE_DEFINITION, OTHER_DEFINITION
+from declctl.errors import Forbidden, NotFound, UsageError
+from declctl.kit.files import MANIFEST_BYTES, shown
+from declctl.manifest import Diagnostic
+from declctl.manifest.diagnostics import Position, SourceText
+from declctl.objects.schema_changes import SchemaChange, Steps, compare_definitions
+from declctl.runtime.checking.check import CheckResult
+
+if TYPE_CHECKING:  # late: without --cluster no client is needed
+    from declctl.transport import Client
+
+_SERVED: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_Kind = tuple[str, str]  # group and kind
+
+
+class _FileDefinition(NamedTuple):
+    """A definition in a file, with the tree that has the places of its fields."""
+
+    text: str
+    document: Definition
+    tree: yaml.Node
+
+
+def differing_files(checked: CheckResult, files: Sequence[str]) -> list[Diagnostic]:
+    """The differences between definitions of files and those of a manifest's classes, at their lines.
+
+    The files are those beside the manifest, and the given ones. A difference is an error if the file lets
+    objects pass that the class does not read. Raises UsageError for a given file that can't be read.
+    """
+    made = _made(checked)
+    if not made or checked.inputs is None:
+        return []
+    folder = checked.inputs.bundle.place
+    named = {Path(each): each for each in files}
+    beside = [each for each in sorted(folder.iterdir()) if each.suffix in (".yaml", ".yml")]
+    found: list[Diagnostic] = []
+    for path in dict.fromkeys([*beside, *named]):
+        try:
+            definitions = list(_definitions(path))
+        except UsageError:  # the folder may have files of others
+            if path in named:
+                raise
+            continue
+        name = named.get(path, shown(Path(checked.inputs.bundle.display(path.name))))
+        found += [fault for each in definitions for fault in _file_faults(each, name, made, checked)]
+    return found
+
+
+def _definitions(path: Path) -> Iterator[_FileDefinition]:
+    """The definitions of a file, which may be items of a List. Raises UsageError for one that is no YAML."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MANIFEST_BYTES + 1)
+        if len(text) > MANIFEST_BYTES:
+            raise UsageError(f"{path} is larger than {MANIFEST_BYTES:,} bytes: split it.")
+        documents = list(yaml.safe_load_all(text))
+        trees: list[Any] = list(yaml.compose_all(text, yaml.SafeLoader))
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not YAML: {error}") from error
+    shown_text = text.decode("utf-8", "replace")
+    for document, tree in zip(documents, trees, strict=True):
+        parts = [(document, tree)]
+        if isinstance(document, dict) and document.get("kind") == "List":
+            parts = list(
+                zip(document.get("items") or (), getattr(_below(tree, "items"), "value", ()), strict=False)
+            )
+        for each, node in parts:
+            if _is_definition(each):
+                yield _FileDefinition(shown_text, each, node)
+
+
+def _is_definition(document: Any) -> bool:
+    if not isinstance(document, dict) or document.get("kind") != "CustomResourceDefinition":
+        return False
+    spec = document.get("spec")
+    return isinstance(spec, dict) and isinstance(spec.get("names"), dict) and bool(spec.get("versions"))
+
+
+def _file_faults(
+    found: _FileDefinition, name: str, made: Mapping[_Kind, Definition], checked: CheckResult
+) -> Iterator[Diagnostic]:
+    kind = _kind_of(found.document)
+    if kind not in made:
+        return
+    for change in compare_definitions(found.document, made[kind]):
+        fault = SourceText(name, found.text).fault(
+            OTHER_DEFINITION,
+            _position(found.tree, change.earlier),
+            f"the class of {kind[1]} says something else: {change}",
+            suggestion=_advice(checked, kind, name),
+        )
+        yield fault if not change.compatible else replace(fault, severity="warning")
+
+
+async def differing_served(checked: CheckResult, server: "Client") -> list[Diagnostic]:
+    """What the definitions of a server lack, and which stored objects may not fit the classes: warnings."""
+    found: list[Diagnostic] = []
+    for kind, definition in _made(checked).items():
+        try:
+            served = await server.request_json("GET", f"{_SERVED}/{definition['metadata']['name']}")
+        except (NotFound, Forbidden):
+            continue  # the kind is reported as not served; a definition may be hidden from this user
+        found += [_served_fault(checked, kind, each) for each in compare_definitions(served, definition)]
+    return found
+
+
+def _served_fault(checked: CheckResult, kind: _Kind, change: SchemaChange) -> Diagnostic:
+    assert checked.inputs is not None
+    loaded = checked.inputs.loaded
+    spec = next(each for each in loaded.controller.resources if _is_of(each.api_version, each.kind, kind))
+    code, message = OTHER_DEFINITION, f"the cluster has another definition of {kind[1]}: {change}"
+    advice = f"{_advice(checked, kind, 'crd.yaml')}, and apply it"
+    if not change.compatible:
+        code = INCOMPATIBLE_DEFINITION
+        message = f"stored objects may not fit the class of {kind[1]}: {change}"
+        advice = "keep what was valid, or add a version and convert the objects before it is stored"
+    fault = loaded.fault(code, (*spec.path, "type"), message, suggestion=advice)
+    return replace(fault, severity="warning")
+
+
+def _made(checked: CheckResult) -> dict[_Kind, Definition]:
+    hooks = checked.hooks
+    return {} if hooks is None else {_kind_of(each): each for each in hooks.definitions}
+
+
+def _kind_of(definition: Definition) -> _Kind:
+    return str(definition["spec"].get("group")), str(definition["spec"]["names"].get("kind"))
+
+
+def _is_of(api_version: str, name: str, kind: _Kind) -> bool:
+    return (api_version.partition("/")[0], name) == kind
+
+
+def _advice(checked: CheckResult, kind: _Kind, file: str) -> str:
+    assert checked.inputs is not None
+    resources: Iterable[Any] = checked.inputs.loaded.controller.resources
+    spec = next(each for each in resources if _is_of(each.api_version, each.kind, kind))
+    return f"write it again: declctl generate crd {spec.object_type} -o {file}"
+
+
+def _position(tree: yaml.Node, steps: Steps) -> Position:
+    """The place of the last step that a definition has."""
+    for step in steps:
+        below = _below(tree, step)
+        if below is None:
+            break
+        tree = below
+    return Position(tree.start_mark.line + 1, tree.start_mark.column + 1)
+
+
+def _below(tree: Any, step: str | int) -> Any:
+    if isinstance(tree, yaml.SequenceNode) and isinstance(step, int):
+        return tree.value[step] if step < len(tree.value) else None
+    if isinstance(tree, yaml.MappingNode):
+        return next((value for key, value in tree.value if key.value == step), None)
+    return None
