@@ -4,8 +4,9 @@ The garbage collector deletes the Deployment after its owner. The entry is in an
 owner reference can hold it: the finalizer deletes it.
 """
 
-import declctl
 from models import Deployment, Memcached, MemcachedStatus
+
+import declctl
 
 DIRECTORY = "directory"
 

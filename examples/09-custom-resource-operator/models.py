@@ -1,12 +1,13 @@
-"""The two kinds of the operator, and what it reads of the children. crd.yaml is made of this file:
+"""The two kinds of the operator, and what it reads of their children.
 
-declctl generate crd models:Memcached models:EphemeralVolumeClaim -o crd.yaml
+`declctl generate crd models:Memcached models:EphemeralVolumeClaim -o crd.yaml` makes the definitions.
 """
 
 from typing import Annotated
 
-import declctl
 from msgspec import Meta, Struct
+
+import declctl
 
 
 class MemcachedSpec(Struct):
@@ -50,13 +51,11 @@ class DeploymentStatus(Struct, rename="camel"):
     available_replicas: int = 0
 
 
-class Deployment(declctl.Object[dict[str, object], DeploymentStatus]):
-    """The child of a Memcached."""
+class Deployment(declctl.Object[dict[str, object], DeploymentStatus]): ...
 
 
 class ClaimStatus(Struct):
     phase: str = "Pending"
 
 
-class Claim(declctl.Object[dict[str, object], ClaimStatus]):
-    """The child of an EphemeralVolumeClaim."""
+class Claim(declctl.Object[dict[str, object], ClaimStatus]): ...

@@ -1,7 +1,8 @@
 """An EphemeralVolumeClaim is a PersistentVolumeClaim that goes with it."""
 
-import declctl
 from models import Claim, EphemeralVolumeClaim, VolumeStatus
+
+import declctl
 
 
 async def reconcile(request: declctl.Request[EphemeralVolumeClaim], ctx: declctl.Context) -> None:
@@ -32,5 +33,6 @@ async def reconcile(request: declctl.Request[EphemeralVolumeClaim], ctx: declctl
 
 def ready(reason: str, message: str) -> declctl.Condition:
     """A condition of the EphemeralVolumeClaim, which is ready when its claim is bound."""
-    status = "True" if reason == "Bound" else "False"
-    return declctl.Condition(type="Ready", status=status, reason=reason, message=message)
+    return declctl.Condition(
+        type="Ready", status="True" if reason == "Bound" else "False", reason=reason, message=message
+    )
