@@ -2,11 +2,14 @@
 
 import pytest
 
+import declctl
+from declctl.informer.stores.lister import Lister
 from declctl.manifest import ManifestSource, load
 from declctl.manifest.model import CONTROLLER
 from declctl.manifest.plan import plan
 from declctl.runtime.checking.check import check
 from declctl.runtime.checking.inputs import InputFiles, load_beside
+from declctl.runtime.handling.context import Listers
 from tests.children import share_children
 
 MODELS = """
@@ -107,3 +110,24 @@ def test_without_the_sources_a_kind_may_stay_open() -> None:
     assert loaded.controller.resources[0].kind == ""
     schema = CONTROLLER["properties"]["spec"]["properties"]["resources"]["items"]
     assert schema["anyOf"] == [{"required": ["apiVersion", "kind"]}, {"required": ["type"]}]
+
+
+class Preview(declctl.Object): ...
+
+
+class Other(declctl.Object): ...
+
+
+def test_a_lister_is_found_by_the_class_of_its_objects() -> None:
+    """One resource has it; for none, and for several, the error names what there is."""
+
+    def lister(name: str, view: type[declctl.ObjectView] | None = None) -> Lister:
+        return Lister([], name=name, view=view)
+
+    listers = Listers({"pods": lister("pods"), "previews": lister("previews", Preview)})
+    assert listers.of_class(Preview) is listers["previews"]
+    with pytest.raises(LookupError, match=r"has the type Other; those with a type are: previews \(Preview\)"):
+        listers.of_class(Other)
+    twice = Listers({name: lister(name, Preview) for name in ("a", "b")})
+    with pytest.raises(LookupError, match=r"write ctx\.listers\[…\] for one of a, b"):
+        twice.of_class(Preview)
