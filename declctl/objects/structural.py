@@ -8,7 +8,7 @@ here:
 - A null of a field whose default is None is dropped by the server, as is a null that its type refuses.
 - Uniqueness (sets, `list_map`) and rules in CEL are checked by the server alone.
 - The server alone refuses integers beyond 64 bits, an empty text for `bytes`, a line break at the end of a
-  text whose pattern ends with `$`, times that are not written as RFC 3339 does, and years before 1000.
+  text whose pattern ends with `$`, times that RFC 3339 writes in another way, and years out of 1000 to 8999.
 - What is annotated with `preserve_unknown_fields` is checked by the type alone.
 
 A type that can't be such a schema raises `SchemaErrors`, with all faults and their places.
@@ -33,8 +33,8 @@ Schema = dict[str, Any]
 _NO_LIST: Final = {"minItems": 1, "maxItems": 0}
 _EXACT: Final = 2**53  # a server reads bounds as floats, which are exact up to here
 _Fields = types.StructType | types.DataclassType | types.TypedDictType
-# Beside the formats, which let years pass that Python does not know, and zones that are none.
-_DATE: Final = "[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}"
+# The formats also take years that Python does not know, or rounds up to, and zones that are none.
+_DATE: Final = "[1-8][0-9]{3}-[0-9]{2}-[0-9]{2}"
 _TIME: Final = "[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?"
 _DATE_TIME: Final = f"^{_DATE}[Tt]{_TIME}([Zz]|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"
 _UUID: Final = "^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$|^[0-9A-Fa-f]{32}$"

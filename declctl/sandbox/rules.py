@@ -70,7 +70,7 @@ def _judged(rule: KubeObject, schema: KubeObject, values: tuple[Any, Any], path:
         return None
     told = str(rule.get("message") or rule["rule"]).strip()
     where = path or "<nil>"
-    if schema.get("type") == "integer" and isinstance(new, float):  # written as 1.0
+    if _reads_float(rule["rule"], schema, new):
         result: Any = "invalid data, expected int, got float64"
     else:
         result = program.eval(data={"self": new, "oldSelf": old}).value()
@@ -86,6 +86,21 @@ def _judged(rule: KubeObject, schema: KubeObject, values: tuple[Any, Any], path:
     reason = rule.get("reason") or "FieldValueInvalid"
     value = "Invalid value" if isinstance(new, (dict, list)) else f"Invalid value: {fields.told(new)}"
     return StatusCause(reason, f"{_REASONS.get(reason, value)}: {detail}", where)
+
+
+def _reads_float(rule: str, schema: KubeObject, value: Any) -> bool:
+    """Whether a rule reads an integer that is written as 1.0, at the value itself or at a field of it."""
+    if schema.get("type") == "integer":
+        return isinstance(value, float)
+    properties: KubeObject = schema.get("properties") or {}
+    floats = (
+        [name for name, each in value.items() if isinstance(each, float)] if isinstance(value, dict) else []
+    )
+    return any(
+        (properties.get(name) or {}).get("type") == "integer"
+        and re.search(rf"\bself\.(__{re.escape(name)}__|{re.escape(name)})(?!\w)", rule)
+        for name in floats
+    )
 
 
 def _message(rule: KubeObject, values: tuple[Any, Any]) -> str:
