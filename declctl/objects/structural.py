@@ -15,7 +15,7 @@ A type that can't be such a schema raises `SchemaErrors`, with all faults and th
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple, cast, get_type_hints
 
@@ -103,9 +103,25 @@ def structural_schema(of: Any, *, path: str = "spec") -> Schema:
         raise SchemaErrors([_unreadable(of, path, str(error))]) from error
     walk = _SchemaMaker()
     schema = walk.schema(node, _ValuePlace(path))
-    if walk.faults:
-        raise SchemaErrors(walk.faults)
+    faults = [*walk.faults, *_rules_without_old(schema, path)]
+    if faults:
+        raise SchemaErrors(faults)
     return schema
+
+
+def _rules_without_old(schema: Schema, path: str, *, in_list: bool = False) -> Iterator[SchemaFault]:
+    """The rules with oldSelf below a list: without keys, a server does not know an element again."""
+    if in_list and any("oldSelf" in each["rule"] for each in schema.get(VALIDATIONS, ())):
+        message = "a rule reads oldSelf (as declctl.immutable does) in a list whose elements have no keys"
+        yield SchemaFault(
+            message, "annotate the list with declctl.list_map(…), or move the rule out of it", path
+        )
+    for name, each in (schema.get("properties") or {}).items():
+        yield from _rules_without_old(each, f"{path}.{name}", in_list=in_list)
+    for name, step in (("items", "[]"), ("additionalProperties", "{}")):
+        if isinstance(schema.get(name), dict):
+            uncorrelated = in_list or (name == "items" and schema.get(LIST_TYPE) != "map")
+            yield from _rules_without_old(schema[name], f"{path}{step}", in_list=uncorrelated)
 
 
 def cel_name(field: str) -> str:

@@ -102,13 +102,13 @@ def _float(chance: random.Random, _: int) -> tuple[Any, Any]:
     return Annotated[float, msgspec.Meta(**bounds)], 2.5
 
 
-def _text(chance: random.Random, _: int) -> tuple[Any, Any]:
+def _text(chance: random.Random, depth: int) -> tuple[Any, Any]:
     bounds: dict[str, Any] = {}
     if chance.random() < 0.4:
         bounds |= {"min_length": chance.choice([0, 1]), "max_length": chance.choice([2, 5])}
     if chance.random() < 0.5:
         bounds["pattern"] = chance.choice(_PATTERNS)
-    marks = [immutable] if chance.random() < 0.1 else []
+    marks = [immutable] if depth == 2 and chance.random() < 0.1 else []  # not in a list
     return Annotated[str, msgspec.Meta(**bounds), *marks], None
 
 

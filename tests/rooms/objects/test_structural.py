@@ -216,7 +216,13 @@ def test_what_no_server_takes_is_refused(kind: Any, default: Any, said: str) -> 
         of(kind, msgspec.NODEFAULT if default is None else default)
     assert said in str(raised.value)
     assert all(fault.suggestion for fault in raised.value.faults)
-    assert raised.value.faults[0].cls is not None
+
+
+def test_elements_without_keys_have_no_old_value() -> None:
+    """A server knows the elements of a list map again, and those of other lists not."""
+    with pytest.raises(SchemaErrors, match=r"spec.x\[\]: a rule reads oldSelf"):
+        of(list[Annotated[str, declctl.immutable]])
+    assert of(dict[str, Annotated[str, declctl.immutable]])
 
 
 def test_durations_are_written_as_go_writes_them() -> None:
