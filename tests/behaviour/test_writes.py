@@ -51,6 +51,10 @@ def test_a_hook_writes_and_gets_what_was_written(rig, config_map, sandbox, code,
     controller.wait_idle()
     assert totals(controller) == {("apply", "succeeded"): 1}
     assert [each["handler"] for each in controller.status().document()["writes"]] == ["tell"]
+    # The page draws an arrow for each kind, and for what has called a reconciler.
+    (kind,) = controller.status().kind_writes
+    assert (kind.handler, str(kind.kind), kind.verb, kind.count) == ("tell", "v1 ConfigMap", "apply", 1)
+    assert controller.handler("tell").own_keys >= (mode == "Reconcile")
     assert controller.handler("tell").failed == 0
 
 

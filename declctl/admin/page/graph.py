@@ -2,8 +2,9 @@
 
 It has four columns, from left to right: resources, their informers, handlers with schedules, and the kinds
 that they write. Each arrow has its count of the last minute: events of a watch, calls or enqueued keys of a
-handler, writes to a kind. Informers of the same resources are one box, so that a resource in many namespaces
-takes one line. Kinds that the manifest does not declare appear with the first write to them.
+handler, writes to a kind. The calls of a reconciler stand in its box. Informers of the same resources are one
+box, so that a resource in many namespaces takes one line. Kinds that the manifest does not declare appear
+with the first write to them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from declctl.admin.page.values import NONE
 from declctl.informer.informer import InformerStatistics
 from declctl.kit import figures
 from declctl.manifest import Plan
+from declctl.manifest.model import Mode
 from declctl.manifest.plan import ResourcePlan, WatchKey
 from declctl.objects import GroupVersionKind
 from declctl.runtime.handling.binding import HandlerStatistics
@@ -32,7 +34,7 @@ from declctl.writes import WriteVerb
 
 _HANDLERS = 2  # the column
 _COLUMNS = ("Resources", "Informers", "Handlers", "Writes")
-_WIDTHS = (165, 170, 200, 175)  # of the boxes of each column
+_WIDTHS = (155, 185, 200, 170)  # of the boxes of each column
 _GAP = 115  # between two columns: an arrow with its count
 _STRAIGHT = 58  # of an arrow, below its count
 _HEAD = 30  # above the boxes
@@ -139,8 +141,13 @@ class GraphPicture:
         for handler in self._plan.handlers:
             box = Box(f"handler {handler.name}", 2, handler.name, str(handler.mode))
             self._boxes[box.key] = box
-            what = "calls"
-            self._from(handler.resource, box.key, (FigureKey("handlers", handler.name, CALLS),), what)
+            # A reconciler is called once for many keys: its calls are in its box.
+            if handler.mode is Mode.RECONCILE:
+                own = watch_key(handler.name, handler.resource)
+                self._from(handler.resource, box.key, (own,), "keys enqueued")
+            else:
+                calls = FigureKey("handlers", handler.name, CALLS)
+                self._from(handler.resource, box.key, (calls,), "calls")
             for watch in handler.watches:
                 counted = watch_key(handler.name, watch.resource, str(watch.map_to))
                 self._from(watch.resource, box.key, (counted,), "keys enqueued")
@@ -375,11 +382,18 @@ def _informers(found: Sequence[InformerStatistics]) -> Caption:
     return Caption(f"✓ {objects}", BoxState.GOOD)
 
 
-def handler_caption(handler: HandlerStatistics, state: Element) -> Caption:
-    """The second line of the box of a handler, whose state is as in the table."""
-    waiting = f", {figures.count(handler.queued)} waiting" if handler.queued else ""
+def handler_caption(handler: HandlerStatistics, state: Element, calls: float | None = None) -> Caption:
+    """The second line of the box of a handler, whose state is as in the table.
+
+    `calls`: those of a reconciler in a second, which stand at no arrow.
+    """
+    more = [f"{figures.rate(calls * _MINUTE)} calls/min"] if calls is not None else []
+    more += [f"{figures.count(handler.queued)} waiting"] if handler.queued else []
     text = "".join(child for child in state.children if isinstance(child, str))
-    return Caption(f"{text}{waiting}", BoxState(state.attributes.get("class", "")))
+    kind = BoxState(state.attributes.get("class", ""))
+    # Of a healthy handler, the sign leaves room for the figures.
+    sign = f"{text.split()[0]} " if kind is BoxState.GOOD and more else f"{text}, " if more else text
+    return Caption(f"{sign}{', '.join(more)}", kind)
 
 
 def _drawn_box(box: Box, caption: Caption | None) -> Element:
@@ -394,7 +408,7 @@ def _drawn_box(box: Box, caption: Caption | None) -> Element:
         element("rect", width=width, height=f"{box.height:g}", rx=6),
         element("path", d=f"M.5 6v{box.height - 12:g}") if state else None,
         element("text", name, class_="name", x=13, y=f"{middle - 4:g}"),
-        element("text", _cut(detail, int((width - 20) / _LETTER)), x=13, y=f"{middle + 13:g}"),
+        element("text", _cut(detail, int((width - 16) / _LETTER)), x=13, y=f"{middle + 13:g}"),
         class_=f"box {state}".strip(),
         transform=f"translate({box.left} {box.top:.1f})",
         data_key=box.key,

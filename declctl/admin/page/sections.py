@@ -35,6 +35,7 @@ from declctl.runtime.reporting.recent_figures import (
     LAG,
     OBJECTS,
     P99,
+    SAMPLE_SECONDS,
     WAITING,
     FigureKey,
     FigureMark,
@@ -65,9 +66,9 @@ class View(NamedTuple):
     now: datetime  # in UTC
     texts: bool  # whether the documents are complete
 
-    def rate(self, key: FigureKey) -> float | None:
-        """How much a counter has grown in a second."""
-        return self.trends.recent.rate(key, self.counted.get(key) or 0.0)
+    def rate(self, key: FigureKey, *, over: float = SAMPLE_SECONDS) -> float | None:
+        """How much a counter has grown in a second, as the mean of `over` seconds."""
+        return self.trends.recent.rate(key, self.counted.get(key) or 0.0, over=over)
 
 
 def view(
@@ -154,17 +155,24 @@ def _all_calls(view: View) -> float | None:
 def _graph(view: View, picture: GraphPicture) -> Element | None:
     if not view.plan.resources:
         return None
-    captions = {
-        f"handler {handler.name}": handler_caption(handler, _handler_state(handler, now=view.now))
-        for handler in view.status.handlers
-    }
+    captions: dict[str, Caption] = {}
+    for handler in view.status.handlers:
+        key = FigureKey("handlers", handler.name, CALLS)
+        calls = view.rate(key, over=60.0) if handler.workqueue is not None else None
+        state = _handler_state(handler, now=view.now)
+        captions[f"handler {handler.name}"] = handler_caption(handler, state, calls)
     for schedule in view.status.schedules:
         captions[f"schedule {schedule.name}"] = _schedule_caption(schedule)
     drawn = picture.element(view.status, view.trends.recent, view.counted, captions, texts=view.texts)
     scrolled = element(
         "div", drawn, class_="picture", role="region", tabindex="0", aria_label="Picture: the graph"
     )
-    return _section("graph", "Graph", scrolled)
+    hint = element(
+        "p",
+        "In the last minute: events of watches, calls, keys enqueued for reconcilers, and writes.",
+        class_="hint",
+    )
+    return _section("graph", "Graph", scrolled, hint)
 
 
 def _schedule_caption(schedule: ScheduleStatistics) -> Caption:
@@ -183,7 +191,7 @@ def _handlers(view: View) -> Element | None:
         _row(h.name, *_handler_cells(h, document["lastError"], view))
         for h, document in zip(view.status.handlers, view.document["handlers"], strict=True)
     ]
-    headers = ("Handler", "State", "Calls", "p99", "Lag p99", "Waiting", "Results", "Last error")
+    headers = ("Handler", "Calls", "p99", "Lag p99", "Waiting", "Results", "Last error")
     return _section("handlers", "Handlers", _table("Handlers", headers, rows), _figures("handlers"))
 
 
@@ -192,8 +200,7 @@ def _handler_cells(handler: HandlerStatistics, error: str | None, view: View) ->
         return FigureKey("handlers", handler.name, figure)
 
     trends = view.trends
-    yield _named(handler.name, handler.mode)
-    yield _handler_state(handler, now=view.now)
+    yield _named(handler.name, handler.mode, state=_handler_state(handler, now=view.now))
     calls = per_second(view.rate(key(CALLS)))
     yield trends.of(key(CALLS), calls)
     for figure in (P99, LAG):
@@ -241,7 +248,7 @@ def _resources(view: View) -> Element | None:
         _row(r.name, *_resource_cells(r, document["error"], view))
         for r, document in zip(view.status.resources, view.document["resources"], strict=True)
     ]
-    headers = ("Resource", "State", "Objects", "Events", "Last event", "Memory", "Requests", "Error")
+    headers = ("Resource", "Objects", "Events", "Last event", "Memory", "Requests", "Error")
     return _section("resources", "Resources", _table("Resources", headers, rows), _figures("resources"))
 
 
@@ -250,8 +257,7 @@ def _resource_cells(resource: ResourceStatus, error: str | None, view: View) -> 
         return FigureKey("resources", resource.name, figure)
 
     trends, name = view.trends, resource.name
-    yield _named(name, resource.state)
-    yield _mark("synced", "not synced", good=resource.synced)
+    yield _named(name, resource.state, state=_mark("synced", "not synced", good=resource.synced))
     objects = _link(f"cache/{quote(name)}", figures.count(resource.objects), f"Keys of {name}")
     yield trends.of(key(OBJECTS), objects)
     yield trends.of(key(EVENTS), per_second(view.rate(key(EVENTS))))
@@ -539,9 +545,9 @@ def _class_of(cell: Child) -> str | None:
     return "number" if cell[:1].isdigit() else None
 
 
-def _named(name: str, more: str = "") -> Element:
-    """A name, and a second line in small letters."""
-    return element("span", name, element("small", more) if more else None, class_="named")
+def _named(name: str, more: str = "", *, state: Element | None = None) -> Element:
+    """A name, its state below it, and a last line in small letters."""
+    return element("span", name, state, element("small", more) if more else None, class_="named")
 
 
 def _mark(yes: str, no: str, *, good: bool) -> Element:

@@ -131,6 +131,7 @@ class HandlerStatistics(msgspec.Struct, frozen=True):
     workqueue: QueueStatistics | None = None  # of a reconciler
     unmapped: int = 0  # changes, now, on which a filter or a mapping of a reconciler has failed
     no_keys: int = 0  # values that a `mapTo` has found, and that are no keys
+    own_keys: int = 0  # keys that changes of the resource of a reconciler have enqueued
     invalid: int = 0  # changes whose object does not fit its class, and was not handled; part of `filtered`
     previous_bytes: int = 0  # of the objects that `keepPrevious` keeps
     own_writes: int = 0  # changes that led to no call, as the handler itself had written them

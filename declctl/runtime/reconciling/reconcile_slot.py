@@ -298,6 +298,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self._unmapped = WaitingChanges(self._judge_again, self._give_up, loop=loop, clock=clock)
         # By resource and mapping: a watch keeps its figures over reloads.
         self._led: dict[tuple[str, str], WatchStatistics] = {}
+        self._own_keys = 0  # that changes of the own resource have enqueued
         self._skips_initial = False
         super().__init__(
             binding,
@@ -426,7 +427,9 @@ class ReconcileSlot(HandlerSlot[Reasons]):
                 if notification.initial and self._initial is not None:
                     self._initial.add(key)
                 self._keys.add(key, reasons, _priority(notification))
-        if source is not self._own and notification.type in source.types and not mapped.failures:
+        if source is self._own:
+            self._own_keys += len(mapped.keys)
+        elif notification.type in source.types and not mapped.failures:
             place = source.resource, source.way
             counts = self._led.get(place) or self._led.setdefault(place, WatchStatistics(*place))
             counts.led += bool(mapped.keys)
@@ -572,6 +575,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
             queued=found.queued + len(self._unmapped),
             unmapped=len(self._unmapped),
             no_keys=self._reconciliations.no_keys,
+            own_keys=self._own_keys,
             watches=tuple(copy(self._led.get(each) or WatchStatistics(*each)) for each in watches),
             cache_waits=self.unseen.held_back,
             cache_lags=self.unseen.lagging,

@@ -71,8 +71,8 @@ _RESOURCE = (
 _COUNTERS = frozenset(each.name for each in (*_HANDLER, *_RESOURCE) if each.counts)
 
 
-def watch_key(handler: str, resource: str, map_to: str) -> FigureKey:
-    """The keys that a watch of a reconciler has enqueued."""
+def watch_key(handler: str, resource: str, map_to: str = "") -> FigureKey:
+    """The keys that a watch of a reconciler has enqueued; without `map_to`, that of its own resource."""
     return FigureKey("watches", handler, f"{resource} {map_to}")
 
 
@@ -90,6 +90,8 @@ def _figures(status: "ControllerStatus") -> Iterator[tuple[FigureKey, float | No
     for handler in status.handlers:
         for figure in _HANDLER:
             yield FigureKey("handlers", handler.name, figure.name), figure.read(handler)
+        if handler.workqueue is not None:
+            yield watch_key(handler.name, handler.resource), handler.own_keys
         for watch in handler.watches:
             yield watch_key(handler.name, watch.resource, watch.map_to), watch.keys
     for resource in status.resources:

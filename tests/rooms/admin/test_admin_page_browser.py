@@ -266,7 +266,7 @@ async def test_the_graph_shows_the_way_of_changes_with_their_counts(scene: Scene
         await scene.sees(f".count[data-key='count {ends}']", count)
     assert await page.locator(".count[data-key='count informer settings → handler audit']").count() == 0
     await scene.sees(".box.bad[data-key='handler notify']", "✗ failing")
-    await scene.sees(".box.good[data-key='handler audit']", "✓ healthy")
+    await scene.sees(".box.good[data-key='handler audit']", "✓ 4 waiting")
     assert await page.evaluate("kept === document.querySelector(\".box[data-key='handler notify']\")")
     boxes = await page.locator(".graph .box").evaluate_all(
         "all => all.map(e => e.getBoundingClientRect().toJSON())"
