@@ -7,7 +7,7 @@ import clusters
 import pytest
 from clusters import Cluster
 from markdown import ROOT
-from walkthrough import Walkthrough, section
+from walkthrough import DIRECTIVE, Walkthrough, edit, section
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 FIRST, LAST = "## 1. Make it", "## 7. In a cluster"
@@ -48,8 +48,8 @@ def test_the_tutorial_in_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
             for line in lines:
                 if line.startswith(MAKES_FILES):
                     reader.command(line)
-            if block.above.startswith("<!-- "):
-                reader.edit(block)
+            if DIRECTIVE.fullmatch(block.above):
+                edit(reader.folder, block)
         reader.play(section(TUTORIAL, LAST))
         reader.command("kubectl delete preview sample")
         reader.command("kubectl delete --ignore-not-found -f deploy.yaml")
