@@ -270,7 +270,9 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
     kubeconfig_out: Annotated[
         str | None,
         typer.Option(
-            "--kubeconfig-out", metavar="FILE", help="Where to write a kubeconfig of the sandbox, for kubectl."
+            "--kubeconfig-out",
+            metavar="FILE",
+            help="Where to write a kubeconfig of the sandbox, for kubectl.",
         ),
     ] = None,
     dry_run: Annotated[

@@ -224,7 +224,9 @@ def new_operator(name: str, folder: str | None, *, group: str, kind: str | None,
     line("Try next:")
     line(f"  declctl run {shown} --sandbox    # then edit {where / 'handlers.py'}, and save")
     line(f"  python -m pytest {shown}")
-    line(f"  kubectl apply -f {shown}/crd.yaml && declctl run {shown}    # with the cluster of your kubeconfig")
+    line(
+        f"  kubectl apply -f {shown}/crd.yaml && declctl run {shown}    # with the cluster of your kubeconfig"
+    )
 
 
 def _plural(kind: str) -> str:
