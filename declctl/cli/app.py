@@ -1364,6 +1364,36 @@ def generate_crd(
     show_definitions(classes, folder=place if place.is_dir() else place.parent, output=output)
 
 
+@_generate.command("types")
+def generate_types(
+    kinds: Annotated[
+        list[str], typer.Argument(metavar="KIND...", help="Such as apps/v1/Deployment, or v1/Pod.")
+    ],
+    *,
+    crds: _DefinitionsOption = None,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Take the schemas of the cluster of the kubeconfig.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to a file.")
+    ] = None,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+) -> None:
+    """Print classes for the objects of kinds that others have made, for the `type` of a resource.
+
+    The kinds of Kubernetes are known without a cluster; of which fields are required, only a cluster knows.
+    """
+    if (kubeconfig or context) and not cluster:
+        raise UsageError("--kubeconfig and --context are for --cluster: add it, or leave them out.")
+    if cluster and crds:
+        raise UsageError("--crds says what --cluster asks: leave one of them out.")
+    from declctl.cli.generate.types import TypeSource, show_types
+
+    source = TypeSource(tuple(crds or ()), cluster, kubeconfig, context)
+    show_types(kinds, source, output=output)
+
+
 @_generate.command("alerts")
 def generate_alerts(
     *,

@@ -239,11 +239,12 @@ def _plural(kind: str) -> str:
 
 def _definition(models: str, kind: str) -> str:
     """The CustomResourceDefinition of a class in the source of a module, as YAML. Raises UsageError."""
-    from declctl.objects.definitions import definitions_of  # late: nothing else needs msgspec.inspect
+    from declctl.cli.generate.objects import rendered  # late, as what follows: it needs msgspec.inspect
+    from declctl.objects.definitions import definitions_of
 
     namespace: dict[str, Any] = {"__name__": "models"}
     exec(models, namespace)
-    return yaml.safe_dump_all(definitions_of([namespace[kind]]), sort_keys=False)
+    return rendered(definitions_of([namespace[kind]]))
 
 
 def _label(text: str, where: str, *, most: int) -> str:

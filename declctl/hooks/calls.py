@@ -69,7 +69,7 @@ def identity_text(implementation: Implementation) -> str:
     """Hook, plugin and function, the same in each process that has loaded the code."""
     function = implementation.function
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    return f"{implementation.hook} of {implementation.plugin}: {name}"
+    return f"{implementation.hook} of {without_prefix(implementation.plugin)}: {name}"
 
 
 class HookTarget:

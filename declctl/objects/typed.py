@@ -275,7 +275,8 @@ def _copies_all(kind: Any) -> bool:
         found, place = waiting.pop()
         inner = getattr(found, "cls", None)
         copies = copies and not isinstance(found, known.AnyType | known.CustomType)
-        if isinstance(found, known.CustomType) and not hasattr(found.cls, "model_validate"):
+        is_model = inner is object or hasattr(inner, "model_validate")
+        if isinstance(found, known.CustomType) and not is_model:
             where = f"{place} is of" if place else "it is"
             raise TypeError(f"{where} the class {found.cls.__name__}, which can't be read from JSON")
         if inner is not None and inner in seen:
@@ -290,8 +291,11 @@ def _copies_all(kind: Any) -> bool:
 
 
 def _read_model(kind: type[_Model], value: Any) -> Any:
-    """The value of a class that reads it itself. Raises what that raises, which msgspec locates."""
-    return kind.model_validate(value)
+    """The value of a class that reads it itself. Raises what that raises, which msgspec locates.
+
+    `object` stands for any JSON, as in `dict[str, object]`; msgspec asks for it as for any other class.
+    """
+    return value if kind is object else kind.model_validate(value)
 
 
 def _plain_model(value: Any) -> Any:

@@ -1,8 +1,11 @@
-"""A custom kind is like any other; objects have the shape that the CustomResourceDefinition gave them."""
+"""A custom kind is like any other; its objects have the type that its definition is made from."""
+
+from models import Backup
+
+import declctl
 
 
-def on_backup(change, obj, ctx):
-    spec = obj["spec"]
-    same = len(ctx.listers["backups"].by_index("byTarget", spec["target"]))
-    what = f"{spec['target']} every {spec['every']}"
+def on_backup(change: declctl.Change[Backup], obj: Backup, ctx: declctl.Context) -> None:
+    same = len(ctx.lister(Backup).by_index("byTarget", obj.spec.target))
+    what = f"{obj.spec.target} every {obj.spec.every}"
     print(f"{change.type} {change.key}: {what} ({same} of this target)")

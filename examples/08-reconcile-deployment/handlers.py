@@ -1,44 +1,42 @@
 """A Deployment with a label has a PodDisruptionBudget, and a condition that says whether the budget helps."""
 
+from models import Deployment, Pod
+
+import declctl
+
 LABEL, CONDITION = "example.dev/guard", "example.dev/Guarded"
 
 
-def deployment_of(pod):
+def deployment_of(pod: Pod) -> list[str]:
     """The name of a pod's Deployment: the name of its ReplicaSet without the hash of the pod template."""
     ending = f"-{pod.labels.get('pod-template-hash')}"
     owners = pod["metadata"].get("ownerReferences") or ()
     return [owner["name"].removesuffix(ending) for owner in owners if owner["kind"] == "ReplicaSet"]
 
 
-def condition_of(obj, kind):
-    """A condition of an object; empty if it has none of that type."""
-    conditions = (obj.get("status") or {}).get("conditions") or ()
-    return next((each for each in conditions if each["type"] == kind), {})
-
-
-def nodes_of(obj, ctx):
+def nodes_of(obj: Deployment, ctx: declctl.Context) -> set[str]:
     """The nodes on which ready pods of a Deployment run."""
     sets = ctx.listers["replicasets"].by_index("byOwner", obj.uid)
-    pods = [pod for each in sets for pod in ctx.listers["pods"].by_index("byOwner", each.uid)]
-    return {pod["spec"]["nodeName"] for pod in pods if condition_of(pod, "Ready").get("status") == "True"}
+    pods = [pod for each in sets for pod in ctx.lister(Pod).by_index("byOwner", each.uid)]
+    return {pod.spec.node_name for pod in pods if pod.status.status_of("Ready") == "True"}
 
 
-def budget(obj, most):
+def budget(obj: Deployment, most: int) -> dict[str, object]:
     """The PodDisruptionBudget of a Deployment: `most` of its pods may be evicted at a time."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": obj.name, "labels": {"app.kubernetes.io/managed-by": "deployment-guard"}},
-        "spec": {"selector": obj["spec"]["selector"], "maxUnavailable": most},
+        "spec": {"selector": obj.spec.selector, "maxUnavailable": most},
     }
 
 
-async def guard(request, ctx):
+async def guard(request: declctl.Request[Deployment], ctx: declctl.Context) -> None:
     obj = request.obj
     if obj is None or obj["metadata"].get("deletionTimestamp"):
         return  # the garbage collector deletes the budget
-    guarded, replicas = obj.labels.get(LABEL) == "true", obj["spec"]["replicas"]
-    if not guarded and not condition_of(obj, CONDITION):
+    guarded, replicas = obj.labels.get(LABEL) == "true", obj.spec.replicas
+    if not guarded and not obj.status.status_of(CONDITION):
         return  # it has never had a budget
     most, nodes = max(1, replicas // 4), nodes_of(obj, ctx)
     await ctx.apply_set([budget(obj, most)] if guarded and replicas > 1 else [])

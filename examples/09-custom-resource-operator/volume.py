@@ -1,13 +1,15 @@
 """An EphemeralVolumeClaim is a PersistentVolumeClaim that goes with it."""
 
-from declctl import StatusError, Terminal
+from models import Claim, EphemeralVolumeClaim, VolumeStatus
+
+import declctl
 
 
-async def reconcile(request, ctx):
+async def reconcile(request: declctl.Request[EphemeralVolumeClaim], ctx: declctl.Context) -> None:
     obj = request.obj
     if obj is None or obj["metadata"].get("deletionTimestamp"):
         return  # the garbage collector deletes the claim
-    size = obj["spec"]["size"]
+    size = obj.spec.size
     child = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -16,19 +18,21 @@ async def reconcile(request, ctx):
     }
     try:
         await ctx.apply_set([child])
-    except StatusError as refused:
+    except declctl.StatusError as refused:
         if refused.code not in (403, 422):
             raise
         # Such as a volume that can't be resized, or a quota: only an edit helps.
-        await ctx.patch_status(conditions=[ready(False, "Refused", refused.message)])
-        raise Terminal(f"the server refuses a claim of {size}") from refused
-    found = ctx.listers["claims"].get(request.key)
-    phase = ((found and found.get("status")) or {}).get("phase", "Pending")
-    condition = ready(phase == "Bound", phase, f"the claim of {size} is {phase.lower()}")
-    if (await ctx.patch_status(conditions=[condition])).changed:
-        print(f"{request.key}: {condition['message']}")
+        await ctx.patch_status(VolumeStatus(conditions=[ready("Refused", refused.message)]))
+        raise declctl.Terminal(f"the server refuses a claim of {size}") from refused
+    found = ctx.lister(Claim).get(request.key)
+    phase = "Pending" if found is None else found.status.phase
+    condition = ready(phase, f"the claim of {size} is {phase.lower()}")
+    if (await ctx.patch_status(VolumeStatus(conditions=[condition]))).changed:
+        print(f"{request.key}: {condition.message}")
 
 
-def ready(status, reason, message):
-    """A condition of the EphemeralVolumeClaim."""
-    return {"type": "Ready", "status": status, "reason": reason, "message": message}
+def ready(reason: str, message: str) -> declctl.Condition:
+    """A condition of the EphemeralVolumeClaim, which is ready when its claim is bound."""
+    return declctl.Condition(
+        type="Ready", status="True" if reason == "Bound" else "False", reason=reason, message=message
+    )

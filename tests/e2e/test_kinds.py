@@ -87,7 +87,7 @@ def test_a_kind_that_appears_later_starts_then(
         until("odd is waited for", lambda: declctl.condition("Ready")["message"] == "not synced: odd")
         until("gauges is told", lambda: "gauges: " in declctl.condition("Degraded")["message"])
         cluster.rest.create(definition)
-        for document in documents(EXAMPLE / "objects.yaml"):
+        for document in documents(EXAMPLE / "sandbox" / "objects.yaml"):
             cluster.rest.create_first(document, namespace)
         key = f"{namespace}/orders-daily"
         until("it is told", lambda: any(f"Added backups {key}" in line for line in declctl.out), seconds=60)

@@ -88,7 +88,7 @@ def test_a_finalizer_that_an_edit_removes(
         manifest = bundle / "manifest.yaml"
         new = manifest.read_text("utf-8").replace(f"      finalizer: {FINALIZER}\n", "")
         (tmp_path / "new").mkdir()
-        for file in ("memcached.py", "volume.py"):
+        for file in ("models.py", "memcached.py", "volume.py"):
             (tmp_path / "new" / file).write_bytes((bundle / file).read_bytes())
         (tmp_path / "new" / "manifest.yaml").write_text(new, "utf-8")
         admin = ("--admin", declctl.admin().removeprefix("http://"))

@@ -18,7 +18,8 @@ from declctl.manifest.values import BadValue, EntryPoint, parse_entry_point
 from declctl.runtime.checking.check import definitions_in
 from declctl.runtime.checking.declaration import Fault
 
-_SECONDS: Final = 10.0  # for the import, as reload.preflightTimeout has it by default
+IMPORT_SECONDS: Final = 10.0
+"""The time limit of the import, as reload.preflightTimeout has it by default."""
 
 
 def show_definitions(classes: Sequence[str], *, folder: Path, output: Path | None) -> None:
@@ -34,7 +35,7 @@ def show_definitions(classes: Sequence[str], *, folder: Path, output: Path | Non
         )
     except OSError as error:
         raise UsageError(f"{shown(folder)} can't be read: {error.strerror or error}") from error
-    definitions, faults = definitions_in(bundle, entries, timeout=_SECONDS)
+    definitions, faults = definitions_in(bundle, entries, timeout=IMPORT_SECONDS)
     if faults:
         found = in_order(_located(faults, bundle, entries))
         show_faults(found)

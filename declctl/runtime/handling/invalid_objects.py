@@ -36,10 +36,10 @@ _DOES_NOT_FIT, _FITS = "DoesNotFit", "Fits"
 
 
 def judge(invocation: "Invocation[Any]") -> None:
-    """Decide by `onInvalid` what is called for an object that does not fit, or did not fit before."""
+    """Decide by `onInvalid` what is called for a typed object that does not fit, or did not fit before."""
     binding, obj = invocation.binding, invocation.fitting
     policy = binding.plan.on_invalid
-    if binding.view is ObjectView or policy is OnInvalid.CALL or invocation.failures:
+    if policy is OnInvalid.CALL or invocation.failures:
         return
     invocation.misfit = misfit = misfit_of(obj)
     if misfit is not None:

@@ -254,11 +254,12 @@ class Invocations(ABC, Generic[T]):
         """The outcome of an invocation that calls no hook. None if its hooks are to be called."""
         if not invocation.select(self._report_expression):
             return NotCalled(is_disabled=True) if invocation.binding.target.disabled else FILTERED
-        judge(invocation)
-        if invocation.misfit is not None:
-            self._log_misfit(invocation, invocation.misfit)
-            if not invocation.implementations:
-                return INVALID
+        if invocation.binding.view is not ObjectView:
+            judge(invocation)
+            if invocation.misfit is not None:
+                self._log_misfit(invocation, invocation.misfit)
+                if not invocation.implementations:
+                    return INVALID
         invocation.take_snapshots()
         seconds = invocation.enter_breaker(self._name, self._hurry_suspended)
         return Suspended(retry_in=None if self._closed else seconds) if seconds else None

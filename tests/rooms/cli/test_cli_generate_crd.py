@@ -86,7 +86,7 @@ def test_a_class_that_can_not_be_one_is_a_located_fault(
 ) -> None:
     """In the file of the class, with what to do."""
     if "sleep" in after:
-        monkeypatch.setattr("declctl.cli.generate.crd._SECONDS", 1.0)
+        monkeypatch.setattr("declctl.cli.generate.crd.IMPORT_SECONDS", 1.0)
     write("models.py", MODELS.replace(before, after, 1))
     ended = declctl("generate", "crd", "models:Preview")
     assert (ended.status, ended.out) == (1, "")

@@ -110,7 +110,7 @@ def test_explain_names_the_line_of_each_reason(rbac):
 def test_a_wider_rule_is_not_repeated(declctl):
     """What a ClusterRole has is in no Role."""
     example = EXAMPLES / "09-custom-resource-operator"
-    objects = printed(declctl("generate", "rbac", str(example), "--crds", str(example / "crd.yaml")))
+    objects = printed(declctl("generate", "rbac", str(example)))
     (role,) = [each for each in objects if "rules" in each]
     assert role["kind"] == "ClusterRole"
     resources = [rule["resources"][0] for rule in role["rules"]]

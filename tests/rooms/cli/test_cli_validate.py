@@ -57,6 +57,17 @@ def test_what_no_reload_undoes_is_a_warning(declctl, hello, preflight):
     assert "hello is valid" in ended.out
 
 
+def test_a_module_that_is_imported_past_the_bundle_is_a_warning(declctl, hello):
+    """An edit of it would not be noticed; the child that imports the code finds it."""
+    (hello / "lib").mkdir()
+    (hello / "lib" / "outsider.py").write_text("X = 1")
+    (hello / "handlers.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(hello / 'lib')!r})\nimport outsider\ndef on_pod(change): ...\n"
+    )
+    ended = declctl.done("validate", "manifest.yaml")
+    assert "handlers.py:3:1: warning DCL094: lib/outsider.py is imported past the bundle" in ended.err
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -9,7 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from declctl.errors import HandlerFailed
-from declctl.hooks.calls import Implementation, begin_async, call, call_async, readable_traceback
+from declctl.hooks.calls import (
+    Implementation,
+    begin_async,
+    call,
+    call_async,
+    identity_text,
+    readable_traceback,
+)
 
 GIVEN = {"change": "change", "obj": "obj", "old": "old", "ctx": "ctx"}
 
@@ -232,6 +239,17 @@ def test_the_gate_costs_next_to_nothing():
         sys.setprofile(None)
         gc.enable()
     assert len(passed) <= 5, passed
+
+
+def test_an_implementation_has_the_same_identity_in_each_process() -> None:
+    """The module of an entry point that is a function has another private name in each generation."""
+    names = [
+        identity_text(
+            Implementation("declctl_finalize", f"_declctl_gen.g{number}.handlers", print, (), False)
+        )
+        for number in (0, 7)
+    ]
+    assert names == ["declctl_finalize of handlers: print"] * 2
 
 
 def _failure(listening, files):

@@ -313,6 +313,8 @@ async def test_a_release_does_not_wait_for_ever():
         release = asyncio.ensure_future(s.elector.release(timeout=3))
         await s.clock.advance(3.1)
         assert await release is False
+        s.leases.calls.clear()
+        assert (await s.elector.release(timeout=0), s.leases.calls) == (False, [])  # no time is no request
 
 
 @pytest.mark.client_go("OnNewLeader")

@@ -31,6 +31,7 @@ from declctl.runtime.isolation.child.context import ParentLog
 from declctl.runtime.isolation.parent.child_process import ChildProcess, ProcessLost
 from declctl.runtime.isolation.parent.children import HandlerChildren, ProcessRegistry, Template
 from declctl.runtime.isolation.protocol import (
+    LENGTH,
     Answer,
     Ask,
     Begin,
@@ -363,6 +364,17 @@ def test_what_a_child_can_not_send_is_shown_or_is_the_failure_of_its_call(
             _call(children, memo)
         memo["numbers"] = [1, 2, 3]
     assert (len(children.statistics().processes), children.statistics().ends) == (1, {})
+
+
+def test_a_message_may_have_as_many_bytes_as_both_sides_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not one more: the other side would take it for nonsense, and end."""
+    message = Ask(1, 1, "memo", ["x" * 100])
+    size = len(encoded(message)) - LENGTH.size
+    monkeypatch.setattr("declctl.runtime.isolation.protocol.MOST_BYTES", size)
+    assert len(encoded(message)) == size + LENGTH.size
+    monkeypatch.setattr("declctl.runtime.isolation.protocol.MOST_BYTES", size - 1)
+    with pytest.raises(ValueError, match="too much for one message"):
+        encoded(message)
 
 
 class _Broken(Exception):

@@ -2,11 +2,14 @@
 
 import pytest
 
+import declctl
+from declctl.informer.stores.lister import Lister
 from declctl.manifest import ManifestSource, load
 from declctl.manifest.model import CONTROLLER
 from declctl.manifest.plan import plan
 from declctl.runtime.checking.check import check
 from declctl.runtime.checking.inputs import InputFiles, load_beside
+from declctl.runtime.handling.context import Listers
 from tests.children import share_children
 
 MODELS = """
@@ -101,9 +104,39 @@ def test_each_mistake_has_its_code_and_its_place(typed, old, new, code, line, to
     assert all(fault.suggestion for fault in faults)
 
 
+def test_a_class_of_objects_that_are_metadata_alone_is_doubtful(typed) -> None:
+    """Every object would lack what its spec needs."""
+    typed.edit(
+        "manifest.yaml", 'type: "models:Settings"}', 'type: "models:Settings", cache: {mode: MetadataOnly}}'
+    )
+    (warning,) = check(str(typed.path), in_child=False).diagnostics
+    assert (warning.code, warning.line, warning.severity) == ("DCL017", 8, "warning")
+
+
 def test_without_the_sources_a_kind_may_stay_open() -> None:
     """As for a text alone, in docs and editors; the schema wants either."""
     loaded = load(ManifestSource.of([("m.yaml", MANIFEST.encode())]))
     assert loaded.controller.resources[0].kind == ""
     schema = CONTROLLER["properties"]["spec"]["properties"]["resources"]["items"]
     assert schema["anyOf"] == [{"required": ["apiVersion", "kind"]}, {"required": ["type"]}]
+
+
+class Preview(declctl.Object): ...
+
+
+class Other(declctl.Object): ...
+
+
+def test_a_lister_is_found_by_the_class_of_its_objects() -> None:
+    """One resource has it; for none, and for several, the error names what there is."""
+
+    def lister(name: str, view: type[declctl.ObjectView] | None = None) -> Lister:
+        return Lister([], name=name, view=view)
+
+    listers = Listers({"pods": lister("pods"), "previews": lister("previews", Preview)})
+    assert listers.of_class(Preview) is listers["previews"]
+    with pytest.raises(LookupError, match=r"has the type Other; those with a type are: previews \(Preview\)"):
+        listers.of_class(Other)
+    twice = Listers({name: lister(name, Preview) for name in ("a", "b")})
+    with pytest.raises(LookupError, match=r"write ctx\.listers\[…\] for one of a, b"):
+        twice.of_class(Preview)
