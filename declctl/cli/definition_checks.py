@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import yaml
 from msgspec.structs import replace
 
-from declctl.cli.generate.kinds import Definition
 from declctl.codes import INCOMPATIBLE_DEFINITION, OTHER_DEFINITION
 from declctl.errors import Forbidden, NotFound, UsageError
 from declctl.kit.files import MANIFEST_BYTES, shown
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import Position, SourceText
-from declctl.objects.schema_changes import SchemaChange, Steps, compare_definitions
+from declctl.objects.schema_changes import Definition, SchemaChange, Steps, compare_definitions
 from declctl.runtime.checking.check import CheckResult
 
 if TYPE_CHECKING:  # late: without --cluster no client is needed

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from declctl.objects.custom_resource import Column, CustomResource, custom_resource_of
+from declctl.objects.schema_changes import Definition
 from declctl.objects.schema_marks import PRESERVE, VALIDATIONS, rules_of
 from declctl.objects.structural import (
     Schema,
@@ -17,9 +18,6 @@ from declctl.objects.structural import (
     structural_schema,
 )
 from declctl.objects.typed import Object, typed_fields
-
-Definition = Mapping[str, Any]
-"""A CustomResourceDefinition, as it is written to a file."""
 
 _AGE: Final = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 _SIMPLE_PATH: Final = re.compile(r"\.(?P<first>\w+)(\.[A-Za-z_][\w-]*)*", re.ASCII)

@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple
 
 from declctl.objects.schema_marks import LIST_KEYS, LIST_TYPE, PRESERVE, VALIDATIONS
 
+Definition = Mapping[str, Any]
+"""A CustomResourceDefinition, as a file has it."""
 _Schema = Mapping[str, Any]
 Steps = tuple[str | int, ...]
 
@@ -44,7 +46,7 @@ def compare(before: _Schema, after: _Schema) -> list[SchemaChange]:
     return list(_schema(before, after, _ChangePlace("")))
 
 
-def compare_definitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[SchemaChange]:
+def compare_definitions(before: Definition, after: Definition) -> list[SchemaChange]:
     """The changes from one CustomResourceDefinition to another, of the same kind.
 
     `before` may be that of a server, whose status says in which versions objects are stored.
@@ -66,7 +68,7 @@ def compare_definitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> 
     return found + list(_versions(before, after))
 
 
-def _versions(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[SchemaChange]:
+def _versions(before: Definition, after: Definition) -> Iterator[SchemaChange]:
     old = {each["name"]: (at, each) for at, each in enumerate(before["spec"]["versions"])}
     new = {each["name"]: (at, each) for at, each in enumerate(after["spec"]["versions"])}
     stored = set((before.get("status") or {}).get("storedVersions") or ())

@@ -10,10 +10,6 @@ class BackupSpec(Struct):
     every: declctl.Duration
 
 
-class BackupStatus(Struct):
-    pass
-
-
 @declctl.custom_resource("example.com/v1", plural="backups")
-class Backup(declctl.Object[BackupSpec, BackupStatus]):
+class Backup(declctl.Object[BackupSpec]):
     """A plan: what is saved, and how often."""

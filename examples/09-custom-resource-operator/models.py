@@ -15,8 +15,7 @@ class MemcachedSpec(Struct):
     port: int = 11211
 
 
-class MemcachedStatus(Struct, rename="camel"):
-    observed_generation: int = 0
+class MemcachedStatus(Struct):
     replicas: int = 0
     conditions: list[declctl.Condition] = []
 
@@ -37,8 +36,7 @@ class VolumeSpec(Struct):
     size: Annotated[str, Meta(pattern=r"^[1-9][0-9]*(Mi|Gi|Ti)$")]
 
 
-class VolumeStatus(Struct, rename="camel"):
-    observed_generation: int = 0
+class VolumeStatus(Struct):
     conditions: list[declctl.Condition] = []
 
 

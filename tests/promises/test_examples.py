@@ -1,5 +1,6 @@
 """Every example runs as its README says, against the sandbox."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import packages
 import pytest
 from markdown import ROOT, blocks
-from processes import Declctl, environment
+from processes import Declctl, environment, run
 from waiting import until
 
 LIBRARY = ROOT / "examples" / "20-library"
@@ -83,6 +84,18 @@ def test_an_example_is_explained(folder: Path) -> None:
     assert "**Edit**" in text or "walk through an edit" in text
     schema = (folder / "manifest.yaml").read_text("utf-8").splitlines()[0].partition("$schema=")[2]
     assert (folder / schema).resolve() == ROOT / "schema" / "declctl.v1alpha1.schema.json"
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "examples").glob("*/crd.yaml")), ids=lambda file: file.parent.name
+)
+def test_the_definitions_of_an_example_are_generated(file: Path) -> None:
+    """crd.yaml is what the command prints that stands in the models."""
+    (command,) = re.findall(
+        r"`declctl (generate crd .*) -o crd.yaml`", (file.parent / "models.py").read_text()
+    )
+    done = run(*command.split(), cwd=file.parent)
+    assert done.stdout == file.read_text("utf-8"), done.stderr
 
 
 def _ended(arguments: list[str], *, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -1,9 +1,13 @@
 """Typed objects as type checkers see them: right code is clean, and five usual mistakes are each found."""
 
+import re
 from pathlib import Path
 
+import processes
 import pytest
+from markdown import ROOT, blocks
 from type_checkers import author_folder, mypy, pyright
+from walkthrough import DIRECTIVE, edit
 
 MODELS = """\
 from typing import Annotated
@@ -101,3 +105,32 @@ def test_typed_handlers_are_clean_and_each_mistake_is_found(tmp_path: Path, chec
     folder = author_folder(tmp_path, models=MODELS, handlers=HANDLERS, **wrong)
     files = [f"{name}.py" for name in ("models", "handlers", *wrong)]
     assert check(folder, *files) == {(f"{name}.py", WRONG.count("\n") + 1) for name in wrong}
+
+
+def _modules(folder: Path, prefix: str) -> dict[str, str]:
+    """The modules of a folder and of its tests, under names that no other folder has."""
+    files = [*folder.glob("*.py"), *folder.glob("tests/*.py")]
+    own = re.compile(rf"^from ({'|'.join(file.stem for file in files)}) import", re.MULTILINE)
+    return {f"{prefix}_{file.stem}": own.sub(rf"from {prefix}_\1 import", file.read_text()) for file in files}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("check", [pyright, mypy])
+def test_what_an_author_begins_with_is_clean(tmp_path: Path, check) -> None:
+    """A new operator as it is made and at the end of the tutorial, and the examples that have types."""
+    for name in ("made", "taught"):
+        assert (
+            processes.run("new", "operator", "preview", name, "--group", "acme.dev", cwd=tmp_path).returncode
+            == 0
+        )
+    for block in blocks(ROOT / "docs" / "tutorial.md"):
+        if DIRECTIVE.fullmatch(block.above):
+            edit(tmp_path / "taught", block)
+    folders = [tmp_path / "made", tmp_path / "taught"]
+    folders += sorted(file.parent for file in (ROOT / "examples").glob("*/models.py"))
+    modules: dict[str, str] = {}
+    for number, folder in enumerate(folders):
+        modules |= _modules(folder, f"author{number}")
+    assert len(folders) == 5
+    assert not [name for name, text in modules.items() if re.search(r"\bAny\b", text)]
+    assert check(author_folder(tmp_path, **modules), *(f"{name}.py" for name in modules)) == set()

@@ -39,6 +39,23 @@ def section(page: Path, first: str, last: str = "") -> list[Block]:
     return [block for block in blocks(page) if begin < block.line - 1 < end]
 
 
+def edit(folder: Path, block: Block) -> None:
+    """Make the change of a block below a directive, or compare the part of a file."""
+    directive = DIRECTIVE.fullmatch(block.above)
+    assert directive is not None, f"{block}: no directive is above it"
+    what, path = directive[1], folder / directive[2]
+    if what == "write":
+        path.write_text(block.text, "utf-8")
+        return
+    text = path.read_text("utf-8")
+    if what == "append":
+        path.write_text(f"{text}\n\n{block.text}", "utf-8")
+        return
+    old, new = _sides(block.text) if what == "edit" else (block.text, block.text)
+    assert text.count(old) == 1, f"{block}: {path.name} does not have these lines once:\n{old}"
+    path.write_text(text.replace(old, new), "utf-8")
+
+
 class Walkthrough:
     """A reader of a page, who has a folder and two terminals."""
 
@@ -74,7 +91,6 @@ class Walkthrough:
     def play(self, steps: Iterable[Block]) -> None:
         """Do what the blocks say, and compare what they show."""
         for block in steps:
-            directive = DIRECTIVE.fullmatch(block.above)
             if block.language == "text":
                 for line in block.text.splitlines():
                     self._expect(line, f"{block}: {line!r} is printed")
@@ -84,24 +100,8 @@ class Walkthrough:
                 self._printed = []
                 for line in block.text.splitlines():
                     self.command(line)
-            elif directive is not None:
-                self.edit(block)
-
-    def edit(self, block: Block) -> None:
-        """Make the change of a block below a directive, or compare the part of a file."""
-        directive = DIRECTIVE.fullmatch(block.above)
-        assert directive is not None, f"{block}: no directive is above it"
-        what, path = directive[1], self.folder / directive[2]
-        if what == "write":
-            path.write_text(block.text, "utf-8")
-            return
-        text = path.read_text("utf-8")
-        if what == "append":
-            path.write_text(f"{text}\n\n{block.text}", "utf-8")
-            return
-        old, new = _sides(block.text) if what == "edit" else (block.text, block.text)
-        assert text.count(old) == 1, f"{block}: {path.name} does not have these lines once:\n{old}"
-        path.write_text(text.replace(old, new), "utf-8")
+            elif DIRECTIVE.fullmatch(block.above):
+                edit(self.folder, block)
 
     def command(self, line: str) -> None:
         """Run one line of a shell."""

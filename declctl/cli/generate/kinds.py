@@ -4,16 +4,15 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from declctl.errors import ApiError, NotFound, UsageError
 from declctl.objects import GroupVersionKind, Resource
+from declctl.objects.schema_changes import Definition
 from declctl.sandbox.beside import definitions_beside, definitions_in
 from declctl.sandbox.kinds import BUILT_IN
 
 _Place = tuple[str, bool]  # plural, whether its objects are in namespaces
-Definition = Mapping[str, Any]
-"""A CustomResourceDefinition."""
 
 # Kinds of Kubernetes that the sandbox does not serve, by group and kind.
 _MORE: Final[Mapping[tuple[str, str], _Place]] = MappingProxyType(

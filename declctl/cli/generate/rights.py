@@ -7,12 +7,13 @@ from typing import Final
 
 import msgspec
 
-from declctl.cli.generate.kinds import Definition, bundled_definitions, known_kinds, served_kinds
+from declctl.cli.generate.kinds import bundled_definitions, known_kinds, served_kinds
 from declctl.cli.report import inputs_of, show_faults
 from declctl.cli.undeclared import code_of, undeclared_writes
 from declctl.errors import UsageError
 from declctl.manifest import Plan, plan
 from declctl.manifest.rights import Right, kinds_of, rights_of
+from declctl.objects.schema_changes import Definition
 from declctl.runtime.checking.check import check_rights
 from declctl.runtime.checking.declaration import CodeRule
 from declctl.runtime.checking.inputs import Inputs

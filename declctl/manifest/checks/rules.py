@@ -491,6 +491,11 @@ def check_cache(findings: Findings) -> None:
         if lacks.is_bare:
             _check_indexers(findings, path)
             _check_dropped(findings, path)
+            if isinstance(resource.get("type"), str):
+                place = (*path, "type")
+                message = f"{dotted(place)} reads fields, and with cache.mode MetadataOnly objects have none"
+                advice = "write cache: {mode: Frames}, or remove the type"
+                _contradict(findings, Location(place), message, advice, severity="warning")
         name = resource.get("name")
         if isinstance(name, str):
             lacking.setdefault(name, lacks)  # check_references has reported the second one of a name

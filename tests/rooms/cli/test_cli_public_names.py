@@ -8,18 +8,19 @@ import declctl
 
 NAMES = [
     "AlreadyExists", "AlreadyOwned", "AppliedSet", "BucketRateLimiter", "CacheSnapshot", "Cause",
-    "Change", "ChangeReason", "ChangeType", "Client", "Column", "Condition", "Conflict",
-    "CrossNamespaceOwner", "CustomResource", "DeclctlError", "DeletedFinalStateUnknown",
-    "FakeControllerSource", "FilteringResourceEventHandler", "InformerWatcher", "InvalidObject",
-    "InvalidWrite", "ItemExponentialFailureRateLimiter", "ItemFastSlowRateLimiter", "Lister",
-    "ManifestErrors", "MaxOfRateLimiter", "NoStatusSubresource", "NotLeader", "NotSynced", "Object",
-    "ObjectEvent", "ObjectKey", "ObjectView", "Priority", "RateLimiter", "RateLimitingQueue",
+    "Change", "ChangeReason", "ChangeType", "Client", "Column", "Condition", "Conflict", "Context",
+    "CrossNamespaceOwner", "CustomResource", "DeclctlError", "DeletedFinalStateUnknown", "Difference",
+    "Duration", "FakeControllerSource", "FilteringResourceEventHandler", "InformerWatcher",
+    "InvalidObject", "InvalidWrite", "ItemExponentialFailureRateLimiter", "ItemFastSlowRateLimiter",
+    "Lister", "ManifestErrors", "MaxOfRateLimiter", "NoStatusSubresource", "NotLeader", "NotSynced",
+    "Object", "ObjectEvent", "ObjectKey", "ObjectView", "Priority", "RateLimiter", "RateLimitingQueue",
     "ReflectorOptions", "Registration", "Request", "Requeue", "ResourceEventHandler",
     "ResourceEventHandlerFuncs", "RetryWatcher", "Selection", "SharedIndexInformer",
     "SharedInformerFactory", "StatusError", "Terminal", "TimedOut", "UndeclaredWrite", "UnknownIndex",
     "UnknownNamespace", "UsageError", "WatchEnded", "WithMaxWaitRateLimiter", "WorkQueue", "WriteError",
-    "Written", "__version__", "custom_resource", "default_rate_limiter", "field", "field_index",
-    "hookimpl", "hookspec", "informer_watcher", "run_workers", "until", "until_with_sync",
+    "Written", "__version__", "custom_resource", "default_rate_limiter", "diff", "field", "field_index",
+    "hookimpl", "hookspec", "immutable", "informer_watcher", "list_map", "parse_duration",
+    "preserve_unknown_fields", "rule", "rules", "run_workers", "until", "until_with_sync",
     "wait_for_cache_sync",
 ]  # fmt: skip
 

@@ -104,6 +104,15 @@ def test_each_mistake_has_its_code_and_its_place(typed, old, new, code, line, to
     assert all(fault.suggestion for fault in faults)
 
 
+def test_a_class_of_objects_that_are_metadata_alone_is_doubtful(typed) -> None:
+    """Every object would lack what its spec needs."""
+    typed.edit(
+        "manifest.yaml", 'type: "models:Settings"}', 'type: "models:Settings", cache: {mode: MetadataOnly}}'
+    )
+    (warning,) = check(str(typed.path), in_child=False).diagnostics
+    assert (warning.code, warning.line, warning.severity) == ("DCL017", 8, "warning")
+
+
 def test_without_the_sources_a_kind_may_stay_open() -> None:
     """As for a text alone, in docs and editors; the schema wants either."""
     loaded = load(ManifestSource.of([("m.yaml", MANIFEST.encode())]))
