@@ -331,6 +331,31 @@ class ObjectView(msgspec.Struct, _ReadOnlyMapping, eq=False):
         metadata = self.get("metadata") or {}
         return MappingProxyType(metadata.get("annotations") or {})
 
+    @property
+    def creation_timestamp(self) -> datetime:
+        """`metadata.creationTimestamp`, in UTC. Decodes. Raises MalformedAnswer if no server has set it."""
+        found = self._time("creationTimestamp")
+        if found is None:
+            raise MalformedAnswer(
+                f"{self._record.key} has no metadata.creationTimestamp: it was never stored"
+            )
+        return found
+
+    @property
+    def deletion_timestamp(self) -> datetime | None:
+        """`metadata.deletionTimestamp`, in UTC; None if the object is not being deleted. Decodes."""
+        return self._time("deletionTimestamp")
+
+    def _time(self, field: str) -> datetime | None:
+        """A time of the metadata. Raises MalformedAnswer for what is no time."""
+        text = (self.get("metadata") or {}).get(field)
+        if text is None:
+            return None
+        try:
+            return datetime.fromisoformat(text)
+        except (TypeError, ValueError) as fault:
+            raise MalformedAnswer(f"{self._record.key}: metadata.{field} is no time: {fault}") from fault
+
     def to_dict(self) -> KubeObject:
         """A deep copy, which the caller may change. Raises MalformedAnswer if the object can't be decoded."""
         return self._record.decode()

@@ -33,7 +33,7 @@ def budget(obj: Deployment, most: int) -> dict[str, object]:
 
 async def guard(request: declctl.Request[Deployment], ctx: declctl.Context) -> None:
     obj = request.obj
-    if obj is None or obj["metadata"].get("deletionTimestamp"):
+    if obj is None or obj.deletion_timestamp:
         return  # the garbage collector deletes the budget
     guarded, replicas = obj.labels.get(LABEL) == "true", obj.spec.replicas
     if not guarded and not obj.status.status_of(CONDITION):

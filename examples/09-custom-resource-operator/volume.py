@@ -7,7 +7,7 @@ import declctl
 
 async def reconcile(request: declctl.Request[EphemeralVolumeClaim], ctx: declctl.Context) -> None:
     obj = request.obj
-    if obj is None or obj["metadata"].get("deletionTimestamp"):
+    if obj is None or obj.deletion_timestamp:
         return  # the garbage collector deletes the claim
     size = obj.spec.size
     child = {

@@ -55,7 +55,7 @@ def test_new_code_hears_the_cache_again_if_it_wants_to(rig, run, asked) -> None:
     assert _replayed(rig, "new") == ALL
     assert (runs.handler("tell").replayed, runs.handler("other").replayed) == (len(OBJECTS), 0)
     assert asked() == lists
-    for told in ("~handler tell (code), 250 keys again, 0 LIST", "250 objects replayed"):
+    for told in ("~handler tell (code), 250 objects again, 0 LIST", "250 objects replayed"):
         until(told, lambda told=told: any(told in x for x in runs.log.events("info")))
 
 

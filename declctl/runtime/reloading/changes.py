@@ -418,7 +418,8 @@ class Outcome(msgspec.Struct, frozen=True):
         if self.result is Result.UNCHANGED:
             return f"generation {self.generation}: {summary(self.steps)}{self._restarts}"
         took = f"{self.seconds * 1000:.0f} ms"
-        again = f", {self.replayed:,} keys again" if self.replayed else ""
+        objects = "object" if self.replayed == 1 else "objects"
+        again = f", {self.replayed:,} {objects} again" if self.replayed else ""
         if self.result is Result.ROLLED_BACK:
             return f"generation {self.generation}: {self.message}{again}, {self.lists} LIST, {took}"
         if self.imports.are_slow:

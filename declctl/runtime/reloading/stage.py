@@ -254,7 +254,9 @@ class Replays:
                 slot.replay(cached, _records(slot, cached, keys), self._clock.now().timestamp())
                 await asyncio.sleep(0)
         count = slot.replayed - before
-        self._log.info(f"{slot.name}: {count:,} objects replayed to its new code", handler=slot.name)
+        self._log.info(
+            f"{slot.name}: {count:,} object{'s' * (count != 1)} replayed to its new code", handler=slot.name
+        )
 
     def _over(self, name: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(name) is task:

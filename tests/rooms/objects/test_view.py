@@ -4,11 +4,13 @@ import copy
 import gc
 import pickle
 from collections.abc import Mapping
+from datetime import UTC, datetime
 
 import pytest
 import yaml
 from rich.pretty import pretty_repr
 
+from declctl.errors import MalformedAnswer
 from declctl.objects import FieldPath, ObjectKey, ObjectView, read_only
 from declctl.objects.read_only import ReadOnlyDict, ReadOnlyList
 from declctl.objects.record import Layout
@@ -30,6 +32,24 @@ def undecodable(*paths, **fields):
         api_version="v1", kind="Pod", positions=made.layout.positions, codec=made.layout.codec
     )
     return type(made)(*(getattr(made, name) for name in made.__struct_fields__[:-1]), layout)
+
+
+def test_times_of_an_object_are_aware_datetimes():
+    """No handler has to parse them; what is no time is a fault of the object, with its key."""
+
+    def timed(**times: str) -> ObjectView:
+        made = pod()
+        return ObjectView(record({**made, "metadata": {**made["metadata"], **times}}))
+
+    view = timed(creationTimestamp="2026-01-02T03:04:05Z")
+    assert view.creation_timestamp == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert view.deletion_timestamp is None
+    ends = timed(deletionTimestamp="2026-01-02T03:04:05Z")
+    assert ends.deletion_timestamp == view.creation_timestamp
+    with pytest.raises(MalformedAnswer, match=r"web-1 has no metadata\.creationTimestamp"):
+        print(ends.creation_timestamp)
+    with pytest.raises(MalformedAnswer, match=r"web-1: metadata\.deletionTimestamp is no time"):
+        print(timed(deletionTimestamp="soon").deletion_timestamp)
 
 
 def test_identity_and_labels_are_read_without_decoding():
