@@ -43,6 +43,7 @@ _ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
     "meta": ("obj", 'obj["metadata"]'),
     "logger": ("ctx", "ctx.log"),
     "obj": ("request", "request.obj"),
+    "old": ("request", "request.previous, which needs keepPrevious: true"),
     "change": ("request", "request.causes"),
     "time": ("schedule", "schedule.time"),
 }
@@ -382,6 +383,8 @@ def _unknown(
 def _instead_of(name: str, known: tuple[str, ...]) -> str:
     """A suggestion for a parameter that a hook does not give: the beginning of a sentence, or nothing."""
     parameter, read = _ELSEWHERE.get(name, ("", ""))
+    if parameter == "obj" and "obj" not in known:  # a reconciler has it in its request
+        parameter, read = "request", f"request.{read}"
     if parameter in known:
         return f'write "{parameter}" and read {read}; '
     near = faults.closest(name, known)

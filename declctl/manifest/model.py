@@ -666,7 +666,7 @@ class MappingSpec(LocatedSpec):
     index: str | None = field(
         text(
             "An index of the handler's resource: it leads to the objects that the index has under the key "
-            "of the changed object.",
+            "of the changed object (namespace/name), and to those of its namespace under its name.",
             value="indexName",
             examples=["bySettings"],
         )

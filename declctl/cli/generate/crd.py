@@ -50,7 +50,7 @@ def show_definitions(classes: Sequence[str], *, folder: Path, output: Path | Non
         output.write_text(text, "utf-8")
     except OSError as error:
         raise UsageError(f"{shown(output)} can't be written: {error.strerror or error}") from error
-    line(f"created {shown(output)}", err=True)
+    line(f"wrote {shown(output)}", err=True)
 
 
 def _entry_point(text: str) -> EntryPoint:

@@ -64,7 +64,7 @@ def show_types(kinds: Sequence[str], source: TypeSource, *, output: Path | None)
         output.write_text(text, "utf-8")
     except OSError as error:
         raise UsageError(f"{shown(output)} can't be written: {error.strerror or error}") from error
-    line(f"created {shown(output)}", err=True)
+    line(f"wrote {shown(output)}", err=True)
 
 
 def types_of(kinds: Sequence[KindSchemas]) -> str:

@@ -202,9 +202,16 @@ def _owners(kind: ReconciledKind, obj: ObjectView, *, controller_only: bool) -> 
 
 
 def _indexed(lister: Lister, index: str, obj: ObjectView) -> Sequence[str]:
-    """The reconciled objects that an index has under the key of an object."""
+    """The reconciled objects that an index has under the key of an object, and in its namespace by its name.
+
+    A reference by name, such as that of a pod to its ConfigMap, is to an object of the same namespace.
+    """
     try:
-        return [found.key for found in lister.by_index(index, obj.key)]
+        found = [each.key for each in lister.by_index(index, obj.key)]
+        if obj.namespace is not None:
+            near = lister.by_index(index, obj.name)
+            found += [each.key for each in near if each.namespace == obj.namespace]
+        return found
     except NotSynced:
         return ()  # its first sync leads to every key
 

@@ -126,7 +126,8 @@ class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
         elif result is not None:
             hook = "declctl_reconcile" if self.last is None else "declctl_finalize"
             raise HandlerFailed(
-                f"{hook} returned a {type(result).__name__}: return None or Requeue(after=seconds)"
+                f"{hook} returned a {type(result).__name__}: return None or Requeue(after=seconds); "
+                "ctx.patch_status writes the status"
             )
 
     def retry_state(self, first_failed: int | None, waits: int, *, is_unsynced: bool) -> Retry:

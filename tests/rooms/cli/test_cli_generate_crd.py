@@ -54,7 +54,7 @@ def test_a_class_becomes_a_definition(declctl: Command, folder: Path) -> None:
     (definition,) = yaml.safe_load_all(made.out)
     assert [each["name"] for each in definition["spec"]["versions"]] == ["v1", "v1beta1"]
     written = declctl("generate", "crd", "models:OldPreview", "--manifest", "manifest.yaml", "-o", "crd.yaml")
-    assert (written.status, written.err) == (0, "created crd.yaml\n")
+    assert (written.status, written.err) == (0, "wrote crd.yaml\n")
     assert (folder / "crd.yaml").read_text("utf-8") == made.out
     assert declctl("validate", ".").status == 0
     (folder / "crd.yaml").unlink()

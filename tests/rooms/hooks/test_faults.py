@@ -100,6 +100,11 @@ FAULTS = {
         *("DCL046", "on_pod takes 'object', which declctl_event does not give"),
         'did you mean "obj"? declctl_event gives change, obj, old, ctx',
     ),
+    "a parameter of another framework, of a reconciler": (
+        *("pods", "from declctl import hookimpl\n@hookimpl\ndef declctl_reconcile(§spec): ...", {}),
+        *("DCL046", ...),
+        'write "request" and read request.obj["spec"]; declctl_reconcile gives request, ctx',
+    ),
     "an unknown parameter of a decorated method": (
         *("pods:Guard", DECORATED, {}),
         *("DCL046", "declctl_deleted takes 'old', which declctl_deleted does not give", ...),

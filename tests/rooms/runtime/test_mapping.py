@@ -1,5 +1,7 @@
 """From changed objects to the keys of a reconciler: owners, references, and the filter before them."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from declctl.errors import MappingFailed, NotSynced
@@ -156,6 +158,20 @@ def test_a_value_that_is_no_key_leads_nowhere_and_is_named(namespaced, text, key
     assert list(mapped.keys) == keys
     assert [each.text for each in mapped.no_keys] == ([] if keys else [repr(text)])
     assert not mapped.failures
+
+
+def test_an_index_leads_by_key_and_in_the_namespace_by_name():
+    """A field with the name of a ConfigMap is indexed as it is; one of another namespace is not meant."""
+
+    def view(key):
+        namespace, _, name = key.partition("/")
+        return ObjectView(stored({"name": name, "namespace": namespace}, spec={}))
+
+    found = {"a/web-0": [view("b/by-key")], "web-0": [view("a/by-name"), view("b/other")]}
+    lister = Mock(by_index=lambda _, value: found.get(value, []))
+    kind = ReconciledKind(_DEPLOYMENT, lambda: served(namespaced=True), lister)
+    where = KeySource("pods", (), ALL, None, keys_of(MappingSpec(index="byPod"), kind, None))
+    assert led_to(where, Notification(ADDED, record())) == ["b/by-key", "a/by-name"]
 
 
 @pytest.mark.parametrize(
