@@ -14,7 +14,6 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import replace
 
-from declctl.cli.definition_checks import differing_files, differing_served
 from declctl.cli.kind_fields import KindFields
 from declctl.cli.manifest_argument import manifest_folders
 from declctl.cli.report import count, show_faults
@@ -38,6 +37,7 @@ from declctl.objects.expressions import compile_expression
 from declctl.runtime.checking.check import CheckResult, check, refused_request
 from declctl.runtime.checking.config_secrets import SecretReader, UnreadSecretKey
 from declctl.runtime.checking.declaration import SecretKey
+from declctl.runtime.checking.definition_checks import differing_files, differing_served
 from declctl.runtime.checking.preflight_pool import PreflightPool
 
 if TYPE_CHECKING:  # late: without --cluster no client is needed
@@ -66,7 +66,7 @@ def check_all(
     with manifest_folders(manifests, kubeconfig, context) as folders:
         for manifest, at in zip(manifests, folders, strict=True):
             one = with_undeclared_writes(check(manifest, at=at, checks_configs=True, children=children))
-            differences = differing_files(one, definitions)
+            differences = differing_files(one.inputs, one.hooks, definitions)
             found.append(replace(one, diagnostics=in_order([*one.diagnostics, *differences])))
     return found
 
@@ -109,7 +109,9 @@ async def ask_about(
     )
     if any(each.code == CLUSTER_UNREACHABLE for each in found.faults):
         return found
-    return replace(found, faults=[*found.faults, *await differing_served(checked, server)])
+    return replace(
+        found, faults=[*found.faults, *await differing_served(checked.inputs, checked.hooks, server)]
+    )
 
 
 def print_faults(

@@ -101,7 +101,7 @@ def check_rights(manifest: str, *, at: Path | None = None) -> CheckResult:
         return checked
     if not checked.declaration.has_user_code:
         return checked
-    declaration = replace(checked.declaration, asks_rights=True, asks_definitions=True)
+    declaration = replace(checked.declaration, asks_rights=True)
     with closing(PreflightPool()) as children:
         return _imported(replace(checked, declaration=declaration), Preflight(children.begin))
 
@@ -146,8 +146,7 @@ def check(
     if not in_child:
         return checked
     if checks_configs and checked.declaration is not None:
-        asked = replace(checked.declaration, checks_configs=True, asks_definitions=True)
-        checked = replace(checked, declaration=asked)
+        checked = replace(checked, declaration=replace(checked.declaration, checks_configs=True))
     if not checked.has_to_be_imported:
         return _linted(checked)
     if children is not None:
@@ -199,14 +198,35 @@ def _imported(checked: CheckResult, preflight: Preflight) -> CheckResult:
     inputs, declaration = checked.inputs, checked.declaration
     assert inputs is not None
     assert declaration is not None
-    policy = inputs.loaded.controller.reload
+    controller = inputs.loaded.controller
+    has_types = any(each.object_type for each in controller.resources)
     try:
-        result = preflight.run(declaration, timeout=policy.preflight_timeout)
+        asked = replace(declaration, asks_definitions=has_types)
+        result = preflight.run(asked, timeout=controller.reload.preflight_timeout)
     except OSError as error:
         # A warning: a process that cannot fork still runs, as with preflight: Off.
         return CheckResult((*checked.diagnostics, _no_child(inputs, error)), inputs, declaration)
-    found = diagnose(result.faults, inputs.loaded.document, inputs.bundle)
-    return CheckResult((*checked.diagnostics, *found), inputs, declaration, result.hooks, result.seconds)
+    faults, is_run = result.faults, not (declaration.checks_configs or declaration.asks_rights)
+    if is_run:
+        # Code runs without a definition, and with an older one: each edit of a class comes before it.
+        faults = [_as_warning(each) if each.code == codes.NO_DEFINITION else each for each in faults]
+    found = diagnose(faults, inputs.loaded.document, inputs.bundle)
+    checked = CheckResult((*checked.diagnostics, *found), inputs, declaration, result.hooks, result.seconds)
+    return _with_differing_definitions(checked) if is_run and has_types else checked
+
+
+def _with_differing_definitions(checked: CheckResult) -> CheckResult:
+    """Add a warning for each definition beside the manifest that is not that of its class."""
+    from declctl.runtime.checking.definition_checks import differing_files  # late: few manifests have types
+
+    found: dict[tuple[str, str], Diagnostic] = {}
+    for each in differing_files(checked.inputs, checked.hooks, ()):
+        found.setdefault((each.file, each.suggestion or ""), replace(each, severity="warning"))
+    return replace(checked, diagnostics=(*checked.diagnostics, *found.values()))
+
+
+def _as_warning(fault: Fault) -> Fault:
+    return replace(fault, severity="warning")
 
 
 async def import_in_child(checked: CheckResult, children: PreflightPool) -> CheckResult:

@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 
 import declctl as package
 from declctl.hooks.plugins import HOOKSPEC_VERSION
+from declctl.testing import running
 
 pytestmark = pytest.mark.thorough  # new plugins are installed, and their tests run
 
@@ -163,6 +164,21 @@ def test_a_new_operator_reconciles_its_sample_and_passes_its_tests(declctl, fold
     done = subprocess.run(tests, cwd=place, capture_output=True, text=True, timeout=90, check=False)
     assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout + done.stderr
     assert f"class {kind}(declctl.Object[Spec, Status]):" in (place / "models.py").read_text()
+
+
+def test_an_edit_that_leaves_the_definition_behind_is_told(declctl, folder):
+    """A server would drop the new field without a word. The log has the command that writes it again."""
+    declctl.done("new", "operator", "web")
+    models = folder / "web" / "models.py"
+    with running(folder / "web") as controller:
+        assert not [each for each in controller.log.lines if "DCL123" in each.event]
+        models.write_text(
+            models.read_text().replace("    replicas:", "    paused: bool = False\n    replicas:")
+        )
+        assert controller.reload().result == "Applied"
+        (told,) = [each for each in controller.log.lines if "DCL123" in each.event]
+    assert "spec.paused: the field is new" in told.event
+    assert "declctl generate crd models:Web -o" in str(told.fields["suggestion"])
 
 
 def test_a_sandbox_begins_with_what_is_beside_the_manifest(declctl, hello):

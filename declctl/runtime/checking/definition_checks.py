@@ -1,4 +1,4 @@
-"""`declctl validate`: where definitions of files, and of a cluster, are not those of a manifest's classes."""
+"""Where definitions of files, and of a cluster, are not those of a manifest's classes."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +13,8 @@ from declctl.kit.files import MANIFEST_BYTES, shown
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import Position, SourceText
 from declctl.objects.schema_changes import Definition, SchemaChange, Steps, compare_definitions
-from declctl.runtime.checking.check import CheckResult
+from declctl.runtime.checking.declaration import FromHooks
+from declctl.runtime.checking.inputs import Inputs
 
 if TYPE_CHECKING:  # late: without --cluster no client is needed
     from declctl.transport import Client
@@ -30,16 +31,16 @@ class _FileDefinition(NamedTuple):
     tree: yaml.Node
 
 
-def differing_files(checked: CheckResult, files: Sequence[str]) -> list[Diagnostic]:
+def differing_files(inputs: Inputs | None, hooks: FromHooks | None, files: Sequence[str]) -> list[Diagnostic]:
     """The differences between definitions of files and those of a manifest's classes, at their lines.
 
     The files are those beside the manifest, and the given ones. A difference is an error if the file lets
     objects pass that the class does not read. Raises UsageError for a given file that can't be read.
     """
-    made = _made(checked)
-    if not made or checked.inputs is None:
+    made = _made(hooks)
+    if not made or inputs is None:
         return []
-    folder = checked.inputs.bundle.place
+    folder = inputs.bundle.place
     named = {Path(each): each for each in files}
     beside = [each for each in sorted(folder.iterdir()) if each.suffix in (".yaml", ".yml")]
     found: list[Diagnostic] = []
@@ -50,8 +51,8 @@ def differing_files(checked: CheckResult, files: Sequence[str]) -> list[Diagnost
             if path in named:
                 raise
             continue
-        name = named.get(path, shown(Path(checked.inputs.bundle.display(path.name))))
-        found += [fault for each in definitions for fault in _file_faults(each, name, made, checked)]
+        name = named.get(path, shown(Path(inputs.bundle.display(path.name))))
+        found += [fault for each in definitions for fault in _file_faults(each, name, made, inputs)]
     return found
 
 
@@ -88,7 +89,7 @@ def _is_definition(document: Any) -> bool:
 
 
 def _file_faults(
-    found: _FileDefinition, name: str, made: Mapping[_Kind, Definition], checked: CheckResult
+    found: _FileDefinition, name: str, made: Mapping[_Kind, Definition], inputs: Inputs
 ) -> Iterator[Diagnostic]:
     kind = _kind_of(found.document)
     if kind not in made:
@@ -98,29 +99,28 @@ def _file_faults(
             OTHER_DEFINITION,
             _position(found.tree, change.earlier),
             f"the class of {kind[1]} says something else: {change}",
-            suggestion=_advice(checked, kind, name),
+            suggestion=_advice(inputs, kind, name),
         )
         yield fault if not change.compatible else replace(fault, severity="warning")
 
 
-async def differing_served(checked: CheckResult, server: "Client") -> list[Diagnostic]:
+async def differing_served(inputs: Inputs, hooks: FromHooks | None, server: "Client") -> list[Diagnostic]:
     """What the definitions of a server lack, and which stored objects may not fit the classes: warnings."""
     found: list[Diagnostic] = []
-    for kind, definition in _made(checked).items():
+    for kind, definition in _made(hooks).items():
         try:
             served = await server.request_json("GET", f"{_SERVED}/{definition['metadata']['name']}")
         except (NotFound, Forbidden):
             continue  # the kind is reported as not served; a definition may be hidden from this user
-        found += [_served_fault(checked, kind, each) for each in compare_definitions(served, definition)]
+        found += [_served_fault(inputs, kind, each) for each in compare_definitions(served, definition)]
     return found
 
 
-def _served_fault(checked: CheckResult, kind: _Kind, change: SchemaChange) -> Diagnostic:
-    assert checked.inputs is not None
-    loaded = checked.inputs.loaded
+def _served_fault(inputs: Inputs, kind: _Kind, change: SchemaChange) -> Diagnostic:
+    loaded = inputs.loaded
     spec = next(each for each in loaded.controller.resources if _is_of(each.api_version, each.kind, kind))
     code, message = OTHER_DEFINITION, f"the cluster has another definition of {kind[1]}: {change}"
-    advice = f"{_advice(checked, kind, 'crd.yaml')}, and apply it"
+    advice = f"{_advice(inputs, kind, 'crd.yaml')}, and apply it"
     if not change.compatible:
         code = INCOMPATIBLE_DEFINITION
         message = f"stored objects may not fit the class of {kind[1]}: {change}"
@@ -129,8 +129,7 @@ def _served_fault(checked: CheckResult, kind: _Kind, change: SchemaChange) -> Di
     return replace(fault, severity="warning")
 
 
-def _made(checked: CheckResult) -> dict[_Kind, Definition]:
-    hooks = checked.hooks
+def _made(hooks: FromHooks | None) -> dict[_Kind, Definition]:
     return {} if hooks is None else {_kind_of(each): each for each in hooks.definitions}
 
 
@@ -142,9 +141,8 @@ def _is_of(api_version: str, name: str, kind: _Kind) -> bool:
     return (api_version.partition("/")[0], name) == kind
 
 
-def _advice(checked: CheckResult, kind: _Kind, file: str) -> str:
-    assert checked.inputs is not None
-    resources: Iterable[Any] = checked.inputs.loaded.controller.resources
+def _advice(inputs: Inputs, kind: _Kind, file: str) -> str:
+    resources: Iterable[Any] = inputs.loaded.controller.resources
     spec = next(each for each in resources if _is_of(each.api_version, each.kind, kind))
     return f"write it again: declctl generate crd {spec.object_type} -o {file}"
 
