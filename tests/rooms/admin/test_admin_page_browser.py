@@ -193,6 +193,7 @@ async def test_a_slow_minute_is_seen_by_whoever_opens_the_page_later(scene: Scen
     assert heights[0] == heights[2] > heights[3] > heights[1]
     await scene.sees("#recent .marks", "Degraded is True: ResourceError")
     # All lines have one time: the mark stands at one place in each of them, and is red.
+    await page.wait_for_selector(".line .mark.bad path.hit", state="attached")
     marks = await page.locator(".line .mark.bad path.hit").evaluate_all(
         "all => all.map(e => e.getAttribute('d'))"
     )
@@ -330,7 +331,7 @@ async def test_hostile_names_are_texts(scene: Scene) -> None:
         await scene.sees("#handlers tbody", "</script><script>hacked=1")
         await scene.sees("#alarms", HOSTILE)
         await scene.sees(".graph .box[data-key^='handler'] title", HOSTILE)
-        assert await page.locator(".line svg .curve").count() > 3
+        await page.wait_for_selector(".line svg .curve >> nth=3", state="attached")  # drawn after the view
         assert await page.locator("img").count() == 0
         assert await page.evaluate("window.hacked") is None
         runtime.say(handlers=(replace(failing, succeeded=77),))
