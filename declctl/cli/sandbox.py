@@ -15,9 +15,9 @@ from declctl.cli.manifest_argument import is_config_map
 from declctl.cli.terminal import line
 from declctl.errors import SandboxError, UsageError
 from declctl.kit.files import OBJECTS_BYTES, READ_SECONDS, read_file, within
+from declctl.manifest.definition_files import definitions_beside, yaml_files
 from declctl.objects import KubeObject
 from declctl.sandbox import Sandbox
-from declctl.sandbox.beside import definitions_beside, samples_beside
 from declctl.sandbox.validation import read_documents
 
 _OURS = "current-context: sandbox"
@@ -111,7 +111,10 @@ def objects_beside(manifest: str) -> list[KubeObject]:
     if manifest == "-" or is_config_map(manifest):
         return []
     folder = Path(manifest) if Path(manifest).is_dir() else Path(manifest).parent
-    return [*definitions_beside(folder), *read_objects([str(each) for each in samples_beside(folder)])]
+    return [
+        *definitions_beside(folder),
+        *read_objects([str(each) for each in yaml_files(folder / "sandbox")]),
+    ]
 
 
 def _bytes(file: str) -> bytes:

@@ -9,8 +9,11 @@ later: no text moves the cursor, changes colours or begins a line. JSON contains
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from declctl.errors import UsageError
+from declctl.kit.files import shown
 from declctl.kit.text import one_line, to_json, visible
 
 if TYPE_CHECKING:  # rich is imported for tables alone
@@ -30,6 +33,18 @@ def line(text: str = "", *, err: bool = False) -> None:
 def block(text: str, *, err: bool = False) -> None:
     """A text of several lines, with its last line end. No text of others may begin a line of it."""
     _write(visible(text), err=err)
+
+
+def print_or_write(text: str, output: Path | None) -> None:
+    """Print a text, or write it to a file and say so. Raises UsageError if it can't be written."""
+    if output is None:
+        block(text)
+        return
+    try:
+        output.write_text(text, "utf-8")
+    except OSError as error:
+        raise UsageError(f"{shown(output)} can't be written: {error.strerror or error}") from error
+    line(f"wrote {shown(output)}", err=True)
 
 
 def print_json(document: object, *, indent: int | None = 2) -> None:

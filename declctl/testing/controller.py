@@ -23,6 +23,7 @@ import structlog
 from declctl.errors import DeclctlError, UsageError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import AdvancingClock, Clock, Standstill
+from declctl.manifest.definition_files import definitions_beside
 from declctl.objects import KubeObject
 from declctl.objects.differences import Mutation
 from declctl.runtime.checking.preflight_pool import PreflightPool
@@ -32,7 +33,6 @@ from declctl.runtime.reloading.changes import Outcome
 from declctl.runtime.reporting.status import ControllerCondition, ControllerStatus, ResourceStatus
 from declctl.runtime.runtime import RunOptions, Runtime
 from declctl.sandbox import SandboxThread
-from declctl.sandbox.beside import definitions_beside
 from declctl.transport import Client
 
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ import typer
 
 from declctl.cli.generate.objects import rendered
 from declctl.cli.report import count, show_faults
-from declctl.cli.terminal import block, line
+from declctl.cli.terminal import line, print_or_write
 from declctl.errors import UsageError
 from declctl.hooks.bundle import Bundle, closure
 from declctl.kit.files import shown
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
 from declctl.manifest.values import BadValue, EntryPoint, parse_entry_point
-from declctl.runtime.checking.check import definitions_in
+from declctl.runtime.checking.check import import_definitions
 from declctl.runtime.checking.declaration import Fault
 
 IMPORT_SECONDS: Final = 10.0
@@ -35,22 +35,14 @@ def show_definitions(classes: Sequence[str], *, folder: Path, output: Path | Non
         )
     except OSError as error:
         raise UsageError(f"{shown(folder)} can't be read: {error.strerror or error}") from error
-    definitions, faults = definitions_in(bundle, entries, timeout=IMPORT_SECONDS)
+    definitions, faults = import_definitions(bundle, entries, timeout=IMPORT_SECONDS)
     if faults:
         found = in_order(_located(faults, bundle, entries))
         show_faults(found)
         if any(each.severity == "error" for each in found):
             line(count(found), err=True)
             raise typer.Exit(1)
-    text = rendered(definitions)
-    if output is None:
-        block(text)
-        return
-    try:
-        output.write_text(text, "utf-8")
-    except OSError as error:
-        raise UsageError(f"{shown(output)} can't be written: {error.strerror or error}") from error
-    line(f"wrote {shown(output)}", err=True)
+    print_or_write(rendered(definitions), output)
 
 
 def _entry_point(text: str) -> EntryPoint:

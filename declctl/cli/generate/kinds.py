@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Final
 
 from declctl.errors import ApiError, NotFound, UsageError
+from declctl.manifest.definition_files import definitions_beside, definitions_in, kind_of
 from declctl.objects import GroupVersionKind, Resource
 from declctl.objects.schema_changes import Definition
-from declctl.sandbox.beside import definitions_beside, definitions_in
 from declctl.sandbox.kinds import BUILT_IN
 
 _Place = tuple[str, bool]  # plural, whether its objects are in namespaces
@@ -77,7 +77,7 @@ def known_kinds(
     }
     places |= places_of(bundled)
     for path in definitions:
-        places |= places_of(definitions_in(path))
+        places |= places_of(definitions_in(Path(path)))
     found: dict[GroupVersionKind, Resource] = {}
     missing: list[GroupVersionKind] = []
     for kind in kinds:
@@ -123,17 +123,13 @@ async def _served(
 def bundled_definitions(folder: Path, kinds: Collection[GroupVersionKind]) -> Sequence[Definition]:
     """The CustomResourceDefinitions of these kinds in the YAML files of a folder; the last one for each."""
     wanted = {(kind.group, kind.kind) for kind in kinds}
-    found = {_kind_of(each): each for each in definitions_beside(folder)}
+    found = {kind_of(each): each for each in definitions_beside(folder)}
     return [each for kind, each in found.items() if kind in wanted]
 
 
 def places_of(definitions: Iterable[Definition]) -> dict[tuple[str, str], _Place]:
     """Plural name and scope of the kinds of definitions, by group and kind."""
     return {
-        _kind_of(each): (str(each["spec"]["names"]["plural"]), each["spec"].get("scope") == "Namespaced")
+        kind_of(each): (str(each["spec"]["names"]["plural"]), each["spec"].get("scope") == "Namespaced")
         for each in definitions
     }
-
-
-def _kind_of(definition: Definition) -> tuple[str, str]:
-    return str(definition["spec"].get("group")), str(definition["spec"]["names"].get("kind"))

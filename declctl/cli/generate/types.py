@@ -16,11 +16,10 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 from declctl import __version__
-from declctl.cli.terminal import block, line
+from declctl.cli.terminal import print_or_write
 from declctl.errors import ApiError, NotFound, UsageError
-from declctl.kit.files import shown
+from declctl.manifest.definition_files import definitions_in, kind_of
 from declctl.objects import GroupVersionKind, RequestSender
-from declctl.sandbox.beside import definitions_in
 
 _Schema = Mapping[str, Any]
 _REFERENCE: Final = "#/components/schemas/"
@@ -56,15 +55,7 @@ def show_types(kinds: Sequence[str], source: TypeSource, *, output: Path | None)
         found = asyncio.run(_of_cluster(wanted, source))
     else:
         found = [_of_definitions(each, source.definitions) or _of_client(each) for each in wanted]
-    text = types_of(found)
-    if output is None:
-        block(text)
-        return
-    try:
-        output.write_text(text, "utf-8")
-    except OSError as error:
-        raise UsageError(f"{shown(output)} can't be written: {error.strerror or error}") from error
-    line(f"wrote {shown(output)}", err=True)
+    print_or_write(types_of(found), output)
 
 
 def types_of(kinds: Sequence[KindSchemas]) -> str:
@@ -121,11 +112,10 @@ async def _served(kind: GroupVersionKind, server: RequestSender) -> KindSchemas:
 
 
 def _of_definitions(kind: GroupVersionKind, files: Sequence[str]) -> KindSchemas | None:
-    for definition in [each for file in files for each in definitions_in(file)]:
-        spec = definition["spec"]
-        if (spec.get("group"), spec["names"].get("kind")) != (kind.group, kind.kind):
+    for definition in [each for file in files for each in definitions_in(Path(file))]:
+        if kind_of(definition) != (kind.group, kind.kind):
             continue
-        for version in spec.get("versions") or ():
+        for version in definition["spec"].get("versions") or ():
             schema = (version.get("schema") or {}).get("openAPIV3Schema")
             if version.get("name") == kind.version and schema:
                 return KindSchemas(kind, schema, {}.__getitem__)

@@ -106,7 +106,7 @@ def check_rights(manifest: str, *, at: Path | None = None) -> CheckResult:
         return _imported(replace(checked, declaration=declaration), Preflight(children.begin))
 
 
-def definitions_in(
+def import_definitions(
     bundle: Bundle, classes: Iterable[EntryPoint], *, timeout: float
 ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Fault]]:
     """The CustomResourceDefinitions of classes of a bundle, and the faults of the classes. Blocks.
@@ -209,7 +209,9 @@ def _imported(checked: CheckResult, preflight: Preflight) -> CheckResult:
     faults, is_run = result.faults, not (declaration.checks_configs or declaration.asks_rights)
     if is_run:
         # Code runs without a definition, and with an older one: each edit of a class comes before it.
-        faults = [_as_warning(each) if each.code == codes.NO_DEFINITION else each for each in faults]
+        faults = [
+            replace(each, severity="warning") if each.code == codes.NO_DEFINITION else each for each in faults
+        ]
     found = diagnose(faults, inputs.loaded.document, inputs.bundle)
     checked = CheckResult((*checked.diagnostics, *found), inputs, declaration, result.hooks, result.seconds)
     return _with_differing_definitions(checked) if is_run and has_types else checked
@@ -223,10 +225,6 @@ def _with_differing_definitions(checked: CheckResult) -> CheckResult:
     for each in differing_files(checked.inputs, checked.hooks, ()):
         found.setdefault((each.file, each.suggestion or ""), replace(each, severity="warning"))
     return replace(checked, diagnostics=(*checked.diagnostics, *found.values()))
-
-
-def _as_warning(fault: Fault) -> Fault:
-    return replace(fault, severity="warning")
 
 
 async def import_in_child(checked: CheckResult, children: PreflightPool) -> CheckResult:

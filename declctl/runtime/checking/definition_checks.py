@@ -2,15 +2,22 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 from msgspec.structs import replace
 
 from declctl.codes import INCOMPATIBLE_DEFINITION, OTHER_DEFINITION
 from declctl.errors import Forbidden, NotFound, UsageError
-from declctl.kit.files import MANIFEST_BYTES, shown
+from declctl.kit.files import shown
 from declctl.manifest import Diagnostic
+from declctl.manifest.definition_files import (
+    DefinitionInFile,
+    field_of,
+    kind_of,
+    read_definitions,
+    yaml_files,
+)
 from declctl.manifest.diagnostics import Position, SourceText
 from declctl.objects.schema_changes import Definition, SchemaChange, Steps, compare_definitions
 from declctl.runtime.checking.declaration import FromHooks
@@ -21,14 +28,6 @@ if TYPE_CHECKING:  # late: without --cluster no client is needed
 
 _SERVED: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _Kind = tuple[str, str]  # group and kind
-
-
-class _FileDefinition(NamedTuple):
-    """A definition in a file, with the tree that has the places of its fields."""
-
-    text: str
-    document: Definition
-    tree: yaml.Node
 
 
 def differing_files(inputs: Inputs | None, hooks: FromHooks | None, files: Sequence[str]) -> list[Diagnostic]:
@@ -42,11 +41,10 @@ def differing_files(inputs: Inputs | None, hooks: FromHooks | None, files: Seque
         return []
     folder = inputs.bundle.place
     named = {Path(each): each for each in files}
-    beside = [each for each in sorted(folder.iterdir()) if each.suffix in (".yaml", ".yml")]
     found: list[Diagnostic] = []
-    for path in dict.fromkeys([*beside, *named]):
+    for path in dict.fromkeys([*yaml_files(folder), *named]):
         try:
-            definitions = list(_definitions(path))
+            definitions = [each for each in read_definitions(path) if each.document["spec"].get("versions")]
         except UsageError:  # the folder may have files of others
             if path in named:
                 raise
@@ -56,42 +54,10 @@ def differing_files(inputs: Inputs | None, hooks: FromHooks | None, files: Seque
     return found
 
 
-def _definitions(path: Path) -> Iterator[_FileDefinition]:
-    """The definitions of a file, which may be items of a List. Raises UsageError for one that is no YAML."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(MANIFEST_BYTES + 1)
-        if len(text) > MANIFEST_BYTES:
-            raise UsageError(f"{path} is larger than {MANIFEST_BYTES:,} bytes: split it.")
-        documents = list(yaml.safe_load_all(text))
-        trees: list[Any] = list(yaml.compose_all(text, yaml.SafeLoader))
-    except OSError as error:
-        raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not YAML: {error}") from error
-    shown_text = text.decode("utf-8", "replace")
-    for document, tree in zip(documents, trees, strict=True):
-        parts = [(document, tree)]
-        if isinstance(document, dict) and document.get("kind") == "List":
-            parts = list(
-                zip(document.get("items") or (), getattr(_below(tree, "items"), "value", ()), strict=False)
-            )
-        for each, node in parts:
-            if _is_definition(each):
-                yield _FileDefinition(shown_text, each, node)
-
-
-def _is_definition(document: Any) -> bool:
-    if not isinstance(document, dict) or document.get("kind") != "CustomResourceDefinition":
-        return False
-    spec = document.get("spec")
-    return isinstance(spec, dict) and isinstance(spec.get("names"), dict) and bool(spec.get("versions"))
-
-
 def _file_faults(
-    found: _FileDefinition, name: str, made: Mapping[_Kind, Definition], inputs: Inputs
+    found: DefinitionInFile, name: str, made: Mapping[_Kind, Definition], inputs: Inputs
 ) -> Iterator[Diagnostic]:
-    kind = _kind_of(found.document)
+    kind = kind_of(found.document)
     if kind not in made:
         return
     for change in compare_definitions(found.document, made[kind]):
@@ -130,11 +96,7 @@ def _served_fault(inputs: Inputs, kind: _Kind, change: SchemaChange) -> Diagnost
 
 
 def _made(hooks: FromHooks | None) -> dict[_Kind, Definition]:
-    return {} if hooks is None else {_kind_of(each): each for each in hooks.definitions}
-
-
-def _kind_of(definition: Definition) -> _Kind:
-    return str(definition["spec"].get("group")), str(definition["spec"]["names"].get("kind"))
+    return {} if hooks is None else {kind_of(each): each for each in hooks.definitions}
 
 
 def _is_of(api_version: str, name: str, kind: _Kind) -> bool:
@@ -150,16 +112,8 @@ def _advice(inputs: Inputs, kind: _Kind, file: str) -> str:
 def _position(tree: yaml.Node, steps: Steps) -> Position:
     """The place of the last step that a definition has."""
     for step in steps:
-        below = _below(tree, step)
+        below = field_of(tree, step)
         if below is None:
             break
         tree = below
     return Position(tree.start_mark.line + 1, tree.start_mark.column + 1)
-
-
-def _below(tree: Any, step: str | int) -> Any:
-    if isinstance(tree, yaml.SequenceNode) and isinstance(step, int):
-        return tree.value[step] if step < len(tree.value) else None
-    if isinstance(tree, yaml.MappingNode):
-        return next((value for key, value in tree.value if key.value == step), None)
-    return None
