@@ -13,8 +13,10 @@ from declctl.objects.structural import (
     Schema,
     SchemaErrors,
     SchemaFault,
+    ValuePlace,
     default_of,
     docstring,
+    faults_of_rules,
     structural_schema,
 )
 from declctl.objects.typed import Object, typed_fields
@@ -189,13 +191,14 @@ def object_schema(cls: type[Object[Any, Any]]) -> Schema:
     if (fields := properties["status"].get("properties")) is not None:
         # `ctx.patch_status` fills it in for the controller of the kind (`status: true`).
         fields.setdefault("observedGeneration", {"type": "integer", "format": "int64"})
-    if faults:
-        raise SchemaErrors(faults)
     schema["properties"] = properties
     if required:
         schema["required"] = required
     if found := rules_of(cls):
         schema[VALIDATIONS] = found
+        faults = faults or faults_of_rules(found, schema, ValuePlace("the object", cls), is_root=True)
+    if faults:
+        raise SchemaErrors(faults)
     return schema
 
 

@@ -1,17 +1,22 @@
 """The rules of a custom kind's schema (x-kubernetes-validations), which are expressions in CEL.
 
-They are checked if cel-expr-python is installed (declctl's extra `cel`), and otherwise not. cel-expr has no
-functions of Kubernetes' own, such as isURL or quantity: a rule that does not compile here is not checked. Nor
-is the cost of a rule estimated.
+They are checked if cel-expr-python is installed (declctl's extra `cel`), and otherwise not. A definition is
+refused if a rule reads what its schema has not. cel-expr has no functions of Kubernetes' own, such as isURL
+or quantity: a rule that does not compile for such a reason is not checked. Nor is the cost of a rule
+estimated.
 """
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from declctl.objects import KubeObject
 from declctl.objects.differences import same_json
+from declctl.objects.rule_checks import RuleFault, schema_faults
+from declctl.objects.schema_marks import VALIDATIONS
 from declctl.sandbox import fields
 from declctl.sandbox.status import StatusCause
 from declctl.sandbox.structure import MISSING, Shape, shape_of_schema
@@ -20,6 +25,15 @@ if TYPE_CHECKING:
     from cel_expr_python import cel
 
 _NO_KEY = re.compile(r'^NOT_FOUND: Key not found in map : "(.*)"$')
+# The fields of a rule, as a server shows one that it does not compile.
+_RULE = {
+    "Rule": "",
+    "Message": "",
+    "MessageExpression": "",
+    "Reason": None,
+    "FieldPath": "",
+    "OptionalOldSelf": None,
+}
 _REASONS = {"FieldValueForbidden": "Forbidden", "FieldValueRequired": "Required value"}
 
 
@@ -31,6 +45,60 @@ def has_rules(schema: Any) -> bool:
         return False
     inner = cast("KubeObject", schema)
     return bool(inner.get("x-kubernetes-validations")) or any(map(has_rules, inner.values()))
+
+
+def uncompiled(versions: Iterable[KubeObject]) -> Iterator[StatusCause]:
+    """The rules of a definition that can't be compiled against its schemas."""
+    schemas = [(version.get("schema") or {}).get("openAPIV3Schema") or {} for version in versions]
+    # A server keeps a schema that all versions have in common above them.
+    if all(each == schemas[0] for each in schemas):
+        places = {"spec.validation.openAPIV3Schema": schemas[0]} if schemas else {}
+    else:
+        places = {f"spec.versions[{at}].schema.openAPIV3Schema": each for at, each in enumerate(schemas)}
+    for place, schema in places.items():
+        for steps, faults in groupby(schema_faults(schema, is_root=True), key=lambda each: each.steps):
+            yield _uncompiled(f"{place}{_path(steps)}", schema, list(faults))
+
+
+def _uncompiled(path: str, schema: Any, faults: Sequence[RuleFault]) -> StatusCause:
+    """The cause of a refusal by the faults of one text."""
+    first = faults[0]
+    if first.steps[-1] == VALIDATIONS:
+        return StatusCause("InternalError", f"Internal error: internal error: {first.message}", path)
+    if first.steps[-1] == "fieldPath":
+        return StatusCause.invalid(path, first.text, first.message)
+    for step in first.steps[:-1]:
+        schema = schema[step]
+    rule = {name: schema.get(name[0].lower() + name[1:], empty) for name, empty in _RULE.items()}
+    shown = json.dumps(rule, ensure_ascii=False, separators=(",", ":"))
+    for character in "<>&":  # as Go writes JSON
+        shown = shown.replace(character, f"\\u{ord(character):04x}")
+    why = "\n".join(map(_as_compiler, faults))
+    if first.offset is not None:
+        what = "" if first.steps[-1] == "rule" else f"{first.steps[-1]} "
+        why = f"{what}compilation failed: {why}"
+    return StatusCause("FieldValueInvalid", f"Invalid value: {shown}: {why}", path)
+
+
+def _as_compiler(fault: RuleFault) -> str:
+    """A fault with its line of the text, as cel-go shows it."""
+    if fault.offset is None:
+        return fault.message
+    before = fault.text[: fault.offset]
+    line, column = before.count("\n"), len(before) - before.rfind("\n")
+    source = fault.text.split("\n")[line].replace("\t", " ")
+    # A character of several bytes counts as a wide one.
+    dots = "".join("." if each.isascii() else "\uff0e" for each in source[: column - 1])
+    return f"ERROR: <input>:{line + 1}:{column}: {fault.message}\n | {source}\n | {dots}^"
+
+
+def _path(steps: Iterable[str | int]) -> str:
+    """The place of a fault in a schema, as a server writes it."""
+    parts, is_name = list[str](), False
+    for step in steps:
+        parts.append(f"[{step}]" if is_name or isinstance(step, int) else f".{step}")
+        is_name = step == "properties" and not is_name
+    return "".join(parts)
 
 
 def broken(schema: Mapping[str, Any], new: Any, old: Any) -> Iterator[tuple[StatusCause, bool]]:
