@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from declctl.objects.expression_tree import SyntaxNode, tree_of
 from declctl.objects.schema_marks import VALIDATIONS
@@ -47,6 +47,7 @@ _UNTYPED: Final = (
     "failed to construct type information for x-kubernetes-validations rules: unable to convert structural "
     "schema to CEL declarations"
 )
+_NO_MESSAGE: Final = "message must be specified if rule contains line breaks"
 _PATH: Final = re.compile(r"(\.[^.\[\]']+|\['[^']+'\])+")
 _STEP: Final = re.compile(r"\.([^.\[\]']+)|\['([^']+)'\]")
 _SYNTAX: Final = re.compile(r"ERROR: <input>:(\d+):(\d+): (Syntax error: [^\n]*)")
@@ -78,7 +79,7 @@ def cel_name(field: str) -> str:
 def schema_faults(schema: _Schema, *, is_root: bool = False) -> Iterator[RuleFault]:
     """The faults of all rules in a schema. `is_root`: it is that of a whole object, with its metadata."""
     yield from rule_faults(schema, is_root=is_root)
-    for name, each in (schema.get("properties") or {}).items():
+    for name, each in _properties(schema).items():
         yield from _below(each, "properties", name)
     for name in ("items", "additionalProperties"):
         yield from _below(schema.get(name), name)
@@ -92,14 +93,20 @@ def _below(schema: Any, *steps: str) -> Iterator[RuleFault]:
 
 def rule_faults(schema: _Schema, *, is_root: bool = False) -> Iterator[RuleFault]:
     """The faults of the rules of one value, by its schema."""
-    rules = schema.get(VALIDATIONS) or ()
+    rules = _dicts(schema.get(VALIDATIONS))
     if rules and not _name(schema):
         yield RuleFault((VALIDATIONS,), _UNTYPED, suggestion="describe the value, or leave its rules out")
         return
     of_self = _with_metadata(schema) if is_root else schema
     for number, rule in enumerate(rules):
+        if "\n" in str(rule.get("rule")).strip() and not str(rule.get("message") or "").strip():
+            yield RuleFault(
+                (VALIDATIONS, number, "message"), _NO_MESSAGE, suggestion='write message="…" beside the rule'
+            )
+            continue
         for name in (*_RESULTS, "fieldPath"):
-            if text := rule.get(name):
+            text = rule.get(name)
+            if isinstance(text, str) and text:
                 found = _faults(text, name, of_self) if name in _RESULTS else _path_faults(text, schema)
                 for fault in found:
                     yield RuleFault((VALIDATIONS, number, name), fault.message, text, *fault[1:])
@@ -129,11 +136,12 @@ def _path_faults(text: str, schema: _Schema) -> Iterator[_Fault]:
     if not _PATH.fullmatch(text):
         return
     for names in _STEP.findall(text):
-        name, fields = "".join(names), schema.get("properties") or {}
+        name, fields = "".join(names), _properties(schema)
         if "additionalProperties" not in schema and name not in fields:
             yield _Fault("must be a valid path", suggestion=_advice(name, {each: {} for each in fields}))
             return
-        schema = fields.get(name) or schema.get("additionalProperties") or {}
+        inner = fields.get(name, schema.get("additionalProperties"))
+        schema = inner if isinstance(inner, Mapping) else {}
 
 
 @lru_cache(256)
@@ -165,8 +173,24 @@ def _parser() -> "cel.Env | None":
 
 def _with_metadata(schema: _Schema) -> _Schema:
     """The schema of an object with the fields that rules can read in each object."""
-    properties = {**(schema.get("properties") or {})}
-    return {**schema, "properties": properties | {"apiVersion": _TEXT, "kind": _TEXT, "metadata": _METADATA}}
+    return {
+        **schema,
+        "properties": {**_properties(schema)} | {"apiVersion": _TEXT, "kind": _TEXT, "metadata": _METADATA},
+    }
+
+
+def _properties(schema: _Schema) -> dict[str, _Schema]:
+    """The fields of a schema, which may be one that no server takes."""
+    found = schema.get("properties")
+    return {
+        str(name): cast("_Schema", each)
+        for name, each in (cast("dict[Any, Any]", found).items() if isinstance(found, dict) else ())
+        if isinstance(each, Mapping)
+    }
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _name(schema: _Schema) -> str:
@@ -234,7 +258,7 @@ class _TypeWalk:
             return None
         if of.get("x-kubernetes-embedded-resource"):
             of = _with_metadata(of)
-        fields: dict[str, _Schema] = of.get("properties") or {}
+        fields = _properties(of)
         # A server also takes some names as they are, such as `namespace`.
         named = fields | {cel_name(each): schema for each, schema in fields.items()}
         if name in named and _name(named[name]):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from declctl.objects import KubeObject
 from declctl.objects.differences import same_json
-from declctl.objects.rule_checks import RuleFault, schema_faults
+from declctl.objects.rule_checks import RuleFault, cel_name, schema_faults
 from declctl.objects.schema_marks import VALIDATIONS
 from declctl.sandbox import fields
 from declctl.sandbox.status import StatusCause
@@ -65,6 +65,8 @@ def _uncompiled(path: str, schema: Any, faults: Sequence[RuleFault]) -> StatusCa
     first = faults[0]
     if first.steps[-1] == VALIDATIONS:
         return StatusCause("InternalError", f"Internal error: internal error: {first.message}", path)
+    if first.steps[-1] == "message":
+        return StatusCause.required(path, first.message)
     if first.steps[-1] == "fieldPath":
         return StatusCause.invalid(path, first.text, first.message)
     for step in first.steps[:-1]:
@@ -141,7 +143,7 @@ def _judged(rule: KubeObject, schema: KubeObject, values: tuple[Any, Any], path:
     if _reads_float(rule["rule"], schema, new):
         result: Any = "invalid data, expected int, got float64"
     else:
-        result = program.eval(data={"self": new, "oldSelf": old}).value()
+        result = program.eval(data=_variables(schema, values)).value()
     if result is True:
         return None
     if result is not False:
@@ -150,7 +152,7 @@ def _judged(rule: KubeObject, schema: KubeObject, values: tuple[Any, Any], path:
         return StatusCause("FieldValueInvalid", message, where)
     if field := rule.get("fieldPath"):
         where = f"{path}{field}".lstrip(".")
-    detail = _message(rule, values) or (told if rule.get("message") else f"failed rule: {told}")
+    detail = _message(rule, schema, values) or (told if rule.get("message") else f"failed rule: {told}")
     reason = rule.get("reason") or "FieldValueInvalid"
     value = "Invalid value" if isinstance(new, (dict, list)) else f"Invalid value: {fields.told(new)}"
     return StatusCause(reason, f"{_REASONS.get(reason, value)}: {detail}", where)
@@ -166,16 +168,32 @@ def _reads_float(rule: str, schema: KubeObject, value: Any) -> bool:
     )
     return any(
         (properties.get(name) or {}).get("type") == "integer"
-        and re.search(rf"\bself\.(__{re.escape(name)}__|{re.escape(name)})(?!\w)", rule)
+        and re.search(rf"\bself\.({re.escape(cel_name(name))}|{re.escape(name)})(?!\w)", rule)
         for name in floats
     )
 
 
-def _message(rule: KubeObject, values: tuple[Any, Any]) -> str:
+def _variables(schema: KubeObject, values: tuple[Any, Any]) -> KubeObject:
+    return {name: _spelled(schema, each) for name, each in zip(("self", "oldSelf"), values, strict=True)}
+
+
+def _spelled(schema: Any, value: Any) -> Any:
+    """A value with its fields as rules name them, too."""
+    inner = cast("KubeObject", schema) if isinstance(schema, dict) else {}
+    if isinstance(value, list):
+        return [_spelled(inner.get("items"), each) for each in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    fields, rest = inner.get("properties") or {}, inner.get("additionalProperties")
+    found = {name: _spelled(fields.get(name, rest), each) for name, each in cast("KubeObject", value).items()}
+    return found | {cel_name(name): each for name, each in found.items() if name in fields}
+
+
+def _message(rule: KubeObject, schema: KubeObject, values: tuple[Any, Any]) -> str:
     program = _program(rule.get("messageExpression") or "")
     if program is None:
         return ""
-    found = program.eval(data={"self": values[0], "oldSelf": values[1]}).value()
+    found = program.eval(data=_variables(schema, values)).value()
     return found.strip() if isinstance(found, str) and "\n" not in found else ""
 
 

@@ -56,7 +56,7 @@ class RuleCase(NamedTuple):
         value = schema
         for field in self.at.split(".") if self.at else ():
             value = value["properties"][field]
-        value[VALIDATIONS] = [{"rule": "true"} | {self.name: self.text}]
+        value[VALIDATIONS] = [{"rule": "1 < 2\n&& 2 < 3", "message": "no"} | {self.name: self.text}]
         return schema
 
 
@@ -92,6 +92,7 @@ CASES = (
     RuleCase("self.when", "cel expression must evaluate to a bool"),
     RuleCase("self.min", "messageExpression must evaluate to a string", name="messageExpression"),
     RuleCase("'a' + self.iamge", "undefined field 'iamge'", name="messageExpression"),
+    RuleCase("", "message must be specified if rule contains line breaks", name="message"),
     RuleCase(".sub['next'].a", name="fieldPath"),
     RuleCase(".sub.nxet", "must be a valid path", name="fieldPath"),
     RuleCase(
