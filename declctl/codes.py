@@ -205,6 +205,7 @@ OTHER_DEFINITION: Final = _code(
 INCOMPATIBLE_DEFINITION: Final = _code(
     "DCL124", "Objects that are stored may not fit the CustomResourceDefinition of a class (a warning)."
 )
+REFUSED_RULE: Final = _code("DCL125", "No API server takes a rule of a CustomResourceDefinition in a file.")
 
 
 CODE_PATTERN: Final = re.compile(r"DCL-?\d{1,6}", re.IGNORECASE | re.ASCII)

@@ -58,7 +58,8 @@ def definitions_in(path: Path) -> list[KubeObject]:
 def read_definitions(path: Path) -> list[DefinitionInFile]:
     """The definitions of a file, which may be items of a List.
 
-    Raises UsageError for a file that can't be read, is too large, or is no YAML.
+    Raises UsageError for a file that can't be read or is too large, and for one that is no YAML and has the
+    word.
     """
     try:
         with path.open("rb") as file:
@@ -69,6 +70,8 @@ def read_definitions(path: Path) -> list[DefinitionInFile]:
         raise UsageError(
             f"{path} is larger than {MANIFEST_BYTES:,} bytes: name a file with definitions only."
         )
+    if _KIND.encode() not in data:  # most YAML files beside a manifest are others
+        return []
     text = data.decode("utf-8", "replace")
     try:
         parts = [part for document, tree in _documents(data) for part in _parts(document, tree)]

@@ -214,12 +214,12 @@ def _imported(checked: CheckResult, preflight: Preflight) -> CheckResult:
         ]
     found = diagnose(faults, inputs.loaded.document, inputs.bundle)
     checked = CheckResult((*checked.diagnostics, *found), inputs, declaration, result.hooks, result.seconds)
-    return _with_differing_definitions(checked) if is_run and has_types else checked
+    return _with_differing_definitions(checked) if is_run else checked
 
 
 def _with_differing_definitions(checked: CheckResult) -> CheckResult:
-    """Add a warning for each definition beside the manifest that is not that of its class."""
-    from declctl.runtime.checking.definition_checks import differing_files  # late: few manifests have types
+    """Add warnings for definitions beside the manifest: not those of their classes, or with broken rules."""
+    from declctl.runtime.checking.definition_checks import differing_files  # late: many checks import nothing
 
     found: dict[tuple[str, str], Diagnostic] = {}
     for each in differing_files(checked.inputs, checked.hooks, ()):
