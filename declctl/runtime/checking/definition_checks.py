@@ -52,7 +52,8 @@ def differing_files(inputs: Inputs | None, hooks: FromHooks | None, files: Seque
     found: list[Diagnostic] = []
     for path in dict.fromkeys([*yaml_files(folder), *named]):
         try:
-            definitions = [each for each in read_definitions(path) if each.document["spec"].get("versions")]
+            read = read_definitions(path, may_be_other=path not in named)
+            definitions = [each for each in read if each.document["spec"].get("versions")]
         except UsageError:  # the folder may have files of others
             if path in named:
                 raise
