@@ -244,6 +244,22 @@ def _scale_faults(cls: type, resource: CustomResource, schema: Schema) -> list[S
     return found
 
 
+def has_field(cls: type[Object[Any, Any]], path: str) -> bool:
+    """Whether objects of a class have a field, by its path as a server writes it: `status.parts[0].name`."""
+    try:
+        schema = object_schema(cls)
+    except SchemaErrors:
+        return False
+    for name in re.sub(r"\[\d+\]", "", path).split("."):
+        while "items" in schema:
+            schema = schema["items"]
+        inner = (schema.get("properties") or {}).get(name, schema.get("additionalProperties"))
+        if inner is None:
+            return False
+        schema = inner
+    return True
+
+
 def _schema_at(schema: Schema, path: str) -> Schema | SchemaFault:
     """The schema of the field at a simple path; a fault for a field that is not there."""
     steps = path.split(".")[1:]
