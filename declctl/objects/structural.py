@@ -9,6 +9,8 @@ here:
 - Uniqueness (sets, `list_map`) and rules in CEL are checked by the server alone.
 - The server alone refuses integers beyond 64 bits, an empty text for `bytes`, a line break at the end of a
   text whose pattern ends with `$`, times that RFC 3339 writes in another way, and years out of 1000 to 8999.
+- The time of a `Condition` has the format alone, as in the definitions of others: a server also takes a list
+  for it, and times that Python does not know.
 - What is annotated with `preserve_unknown_fields` is checked by the type alone.
 
 A type that can't be such a schema raises `SchemaErrors`, with all faults and their places.
@@ -408,6 +410,8 @@ class _SchemaMaker:
                     message = "a server counts the characters of base64, and not the bytes"
                     self._fault(at, message, "leave the length out, or use str")
                 return {"type": "string", "format": "byte", **_NO_LIST}
+            case types.DateTimeType() if at.cls is Condition:
+                return {"type": "string", "format": "date-time"}  # as metav1.Condition has it everywhere
             case types.DateTimeType():
                 if node.tz is False:
                     self._fault(at, "a server refuses a time without a zone", "leave tz=False out")

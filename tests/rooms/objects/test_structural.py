@@ -143,6 +143,8 @@ def test_lists_of_objects_have_keys() -> None:
     assert (made["x-kubernetes-list-type"], made["x-kubernetes-list-map-keys"]) == ("map", ["name"])
     assert made["items"]["description"] == "A port."
     assert of(list[declctl.Condition])["x-kubernetes-list-map-keys"] == ["type"]
+    time = of(list[declctl.Condition])["items"]["properties"]["lastTransitionTime"]
+    assert time == {"type": "string", "format": "date-time"}  # as controller-gen writes metav1.Condition
 
 
 def test_the_server_fills_in_the_defaults() -> None:
