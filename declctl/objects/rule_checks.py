@@ -112,13 +112,13 @@ def rule_faults(schema: _Schema, *, is_root: bool = False) -> Iterator[RuleFault
                     yield RuleFault((VALIDATIONS, number, name), fault.message, text, *fault[1:])
 
 
-class _Fault(NamedTuple):
+class _TextFault(NamedTuple):
     message: str
     offset: int | None = None
     suggestion: str | None = None
 
 
-def _faults(text: str, name: str, schema: _Schema) -> Sequence[_Fault]:
+def _faults(text: str, name: str, schema: _Schema) -> Sequence[_TextFault]:
     """The faults of an expression whose `self` has a schema."""
     parsed = _parsed(text)
     if not isinstance(parsed, SyntaxNode):
@@ -127,25 +127,25 @@ def _faults(text: str, name: str, schema: _Schema) -> Sequence[_Fault]:
     result = walk.type_of(parsed, {"self": schema, "oldSelf": schema})
     kind, word = _RESULTS[name]
     if not walk.faults and result is not None and _name(result) != _name({"type": kind}):
-        return [_Fault(f"{'cel expression' if name == 'rule' else name} must evaluate to a {word}")]
+        return [_TextFault(f"{'cel expression' if name == 'rule' else name} must evaluate to a {word}")]
     return walk.faults
 
 
-def _path_faults(text: str, schema: _Schema) -> Iterator[_Fault]:
+def _path_faults(text: str, schema: _Schema) -> Iterator[_TextFault]:
     """The field that a path, such as `.spec.max` or `['max']`, names and the schema has not."""
     if not _PATH.fullmatch(text):
         return
     for names in _STEP.findall(text):
         name, fields = "".join(names), _properties(schema)
         if "additionalProperties" not in schema and name not in fields:
-            yield _Fault("must be a valid path", suggestion=_advice(name, {each: {} for each in fields}))
+            yield _TextFault("must be a valid path", suggestion=_advice(name, {each: {} for each in fields}))
             return
         inner = fields.get(name, schema.get("additionalProperties"))
         schema = inner if isinstance(inner, Mapping) else {}
 
 
 @lru_cache(256)
-def _parsed(text: str) -> SyntaxNode | Sequence[_Fault]:
+def _parsed(text: str) -> SyntaxNode | Sequence[_TextFault]:
     """The tree of an expression, or its faults: none for what cel-expr can't parse, but maybe a server."""
     parser = _parser()
     if parser is None:
@@ -153,11 +153,11 @@ def _parsed(text: str) -> SyntaxNode | Sequence[_Fault]:
     try:
         return tree_of(parser.compile(text, disable_check=True).serialize())
     except Exception as fault:  # noqa: BLE001 - RuntimeError, and whatever else C++ raises
-        found: list[_Fault] = []
+        found: list[_TextFault] = []
         for line, column, message in _SYNTAX.findall(str(fault)):
             before = text.split("\n")[: int(line) - 1]
             offset = sum(len(each) + 1 for each in before) + int(column) - 1
-            found.append(_Fault(message.strip(), offset))
+            found.append(_TextFault(message.strip(), offset))
         return found
 
 
@@ -216,7 +216,7 @@ class _TypeWalk:
     """Follows the types of an expression from `self`, and collects the faults on the way."""
 
     def __init__(self) -> None:
-        self.faults: list[_Fault] = []
+        self.faults: list[_TextFault] = []
 
     def type_of(self, node: SyntaxNode, scope: _Scope) -> _Type:
         """The type of a node's values."""
@@ -243,7 +243,7 @@ class _TypeWalk:
         # Other names that are not bound may be types or parts of a function's name.
         if node.name not in scope and (near := get_close_matches(node.name, ("self", "oldSelf"), n=1)):
             message = f"undeclared reference to '{node.name}' (in container '')"
-            self.faults.append(_Fault(message, node.offset, f'did you mean "{near[0]}"?'))
+            self.faults.append(_TextFault(message, node.offset, f'did you mean "{near[0]}"?'))
         return _known(scope.get(node.name))
 
     def _field(self, of: _Type, name: str, offset: int) -> _Type:
@@ -254,7 +254,7 @@ class _TypeWalk:
         if isinstance(inner, Mapping):
             return _known(inner)
         if of.get("type") != "object":
-            self.faults.append(_Fault(f"type '{_name(of)}' does not support field selection", offset))
+            self.faults.append(_TextFault(f"type '{_name(of)}' does not support field selection", offset))
             return None
         if of.get("x-kubernetes-embedded-resource"):
             of = _with_metadata(of)
@@ -263,7 +263,7 @@ class _TypeWalk:
         named = fields | {cel_name(each): schema for each, schema in fields.items()}
         if name in named and _name(named[name]):
             return _known(named[name])
-        self.faults.append(_Fault(f"undefined field '{name}'", offset, _advice(name, fields)))
+        self.faults.append(_TextFault(f"undefined field '{name}'", offset, _advice(name, fields)))
         return None
 
     def _call(self, node: SyntaxNode, scope: _Scope) -> _Type:
