@@ -1,4 +1,4 @@
-"""`python -m harness.report`: write the results into docs/performance.md with its plot, and reference/figures.md."""
+"""`python -m harness.report`: write the results into the pages of docs/ that show them, and the plot."""
 
 import re
 import sys

@@ -47,7 +47,9 @@ def summary(results: Results) -> Table:
         for c in CANDIDATES
         if c.key not in (BEFORE, ISOLATED)
     ]
-    title = f"{results.size('cache'):,} pods, {results.size('reconcile'):,} objects of a reconciler"
+    title = (
+        f"{results.size('cache'):,} pods in a cache, {results.size('reconcile'):,} objects of a reconciler"
+    )
     measured = [row for row in rows if set(row[1:]) != {NONE}]
     return Table(title, ["", *(column.head for _, _, column in figures)], measured)
 
