@@ -1,14 +1,44 @@
 """Small controllers that stand whole on a page: its blocks are written into a folder, which then runs."""
 
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import processes
+import pytest
 from markdown import ROOT, blocks
 from walkthrough import DIRECTIVE, edit, section
 
 from declctl.testing import running
 
-Body = dict[str, object]
+Body = dict[str, Any]
+WITH_KINDS = """
+import declctl
+from children import deployment
+from kinds import Deployment
+
+async def reconcile(request: declctl.Request, ctx: declctl.Context) -> None:
+    await ctx.apply_set([deployment(request.name, "nginx")])
+    found = ctx.lister(Deployment).get(request.key)
+    if found is not None:
+        ctx.log.info("seen", image=found.spec.template.spec.containers[0].image)
+"""
+OF_KINDS = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: web}
+spec:
+  resources:
+    - {name: owners, apiVersion: v1, kind: ConfigMap}
+    - {name: deployments, apiVersion: apps/v1, kind: Deployment, type: "kinds:Deployment"}
+  handlers:
+    - name: web
+      mode: Reconcile
+      resourceRef: {name: owners}
+      entryPoint: "handlers:reconcile"
+      watches: [{resourceRef: {name: deployments}, mapTo: {owner: Controller}}]
+"""
 
 
 def _write(folder: Path, page: str, first: str = "", last: str = "") -> None:
@@ -89,3 +119,34 @@ def test_the_operator_beside_that_of_kopf(tmp_path: Path) -> None:
         controller.wait_idle()
         assert not sandbox.objects("ConfigMap", "default")
         assert not sandbox.objects("Preview", "default")
+
+
+def test_a_generated_type_is_written_and_read(tmp_path: Path) -> None:
+    """The child of the page is stored with what is set and nothing else, and its lister has the class."""
+    _write(tmp_path, "typed.md")
+    made = processes.run("generate", "types", "apps/v1/Deployment", "-o", "kinds.py", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    (tmp_path / "handlers.py").write_text(WITH_KINDS, "utf-8")
+    (tmp_path / "manifest.yaml").write_text(OF_KINDS, "utf-8")
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "web", "namespace": "default"}}
+    with running(tmp_path, objects=[owner]) as controller:
+        controller.wait_idle()
+        (child,) = controller.sandbox.objects("Deployment", "default")
+        assert controller.log.of("web")[-1].fields["image"] == "nginx"
+    (entry,) = child["metadata"]["managedFields"]
+    pod = entry["fieldsV1"]["f:spec"]["f:template"]["f:spec"]
+    assert entry["fieldsV1"]["f:spec"].keys() == {"f:replicas", "f:selector", "f:template"}
+    assert pod.keys() == {"f:containers"}
+
+
+@pytest.mark.thorough
+def test_the_tests_of_bad_days_pass(tmp_path: Path) -> None:
+    """In the folder of a new operator, as pytest runs them."""
+    made = processes.run("new", "operator", "preview", ".", "--group", "acme.dev", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    _write(tmp_path, "testing.md")
+    command = [sys.executable, "-m", "pytest", "-q", "tests/test_bad_days.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=processes.environment(), capture_output=True, text=True, check=False
+    )
+    assert "2 passed" in done.stdout, done.stdout
