@@ -7,7 +7,10 @@ from typing import Any
 
 import processes
 import pytest
+import yaml
+from clusters import Cluster
 from markdown import ROOT, blocks
+from rest import Refused
 from walkthrough import DIRECTIVE, edit, section
 
 from declctl.testing import running
@@ -150,3 +153,22 @@ def test_the_tests_of_bad_days_pass(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=processes.environment(), capture_output=True, text=True, check=False
     )
     assert "2 passed" in done.stdout, done.stdout
+
+
+def test_a_definition_with_rules_is_taken_and_kept(tmp_path: Path, cluster: Cluster) -> None:
+    """The server accepts what the page says, and names the broken rule as the page has it."""
+    _write(tmp_path, "crds.md")
+    made = processes.run("generate", "crd", "models:Preview", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    definition = yaml.safe_load(made.stdout)
+    cluster.rest.create(definition)
+    spec = {"image": "nginx", "branch": "main", "replicas": {"min": 1, "max": 2}}
+    preview = {"apiVersion": "acme.dev/v1", "kind": "Preview", "metadata": {"name": "web"}, "spec": spec}
+    try:
+        stored = cluster.rest.create_first(preview, "default")
+        for replicas, words in (({"min": 3, "max": 2}, "min is above it"), ({"max": 1}, "max never shrinks")):
+            changed = stored | {"spec": spec | {"replicas": replicas}}
+            with pytest.raises(Refused, match=rf"spec\.replicas.*{words}"):
+                cluster.rest.request("PUT", "/apis/acme.dev/v1/namespaces/default/previews/web", changed)
+    finally:
+        cluster.rest.delete("customresourcedefinitions", "previews.acme.dev")
