@@ -65,6 +65,9 @@ def _print(found: dict[str, Any], field: str | None, *, now: datetime) -> None:
     if not found.get("hasField", True):
         near = f"; did you mean {found['suggestion']}?" if found["suggestion"] else ""
         line(f"{found['kind']} {found['key']} has no field {field}{near}", err=True)
+    for loop in found.get("writeLoops", ()):
+        line()
+        line(f"write loop: {loop}")
     writes = found["writes"][-_NEWEST:]
     if writes and not field:
         line()

@@ -80,6 +80,7 @@ class WriteExplanation(msgspec.Struct, frozen=True):
     writes: tuple[ExplainedWrite, ...]  # of the object, the oldest first
     has_field: bool = True  # False if the object does not have the field that was asked for
     suggestion: str = ""  # a similar field that it has
+    write_loops: tuple[str, ...] = ()  # keys of handlers that write it again and again, in words
 
 
 def explain_object(
