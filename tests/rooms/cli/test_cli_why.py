@@ -52,7 +52,9 @@ def test_one_field_is_asked_for(ask, process):
     assert "WRITE" not in ask("why", SETTINGS, 'data["a/b"]').out
     assert process.asked[-1][1] == "/why/configmaps/team-a/settings?field=data%5B%22a%2Fb%22%5D"
     process.answers(200, {**FOUND, "fields": []})
-    assert "no manager owns spec" in ask("why", SETTINGS, "spec").err
+    assert ask("why", SETTINGS, "spec").err == "no manager owns spec\n"
+    process.answers(200, {**FOUND, "fields": [], "hasManagers": False})
+    assert "no manager owns a field: it has no metadata.managedFields" in ask("why", SETTINGS).err
 
 
 @pytest.mark.parametrize(
