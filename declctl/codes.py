@@ -11,7 +11,7 @@ A code never gets another meaning. The families:
     DCL06x  features that are documented and that this version does not support
     DCL07x  the same, continued
     DCL08x  installed plugins
-    DCL09x  handler files: effects of an import that no reload undoes, and writes
+    DCL09x  handler files: effects of an import that no reload undoes, and bodies of hooks
     DCL10x  values written as text, continued
     DCL11x  what code adds to the host
     DCL12x  classes of typed objects
@@ -182,6 +182,9 @@ WRONG_FORM: Final = _code(
 )
 UNDECLARED_WRITE: Final = _code(
     "DCL098", "The code writes, or uses ctx.client, and nothing declares what (a warning)."
+)
+NO_PREVIOUS: Final = _code(
+    "DCL099", "A reconciler reads request.previous, and its handler has no keepPrevious (a warning)."
 )
 
 BAD_CRON: Final = _code("DCL101", "A cron line can't be read, or never fires.")

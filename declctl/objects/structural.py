@@ -355,7 +355,9 @@ class _SchemaMaker:
             schema["description"] = text
         properties: dict[str, Schema] = {}
         validations = [*rules_of(cls)]
-        for field in node.fields:
+        # A condition of another controller may be read without a reason; metav1.Condition has one.
+        fields = [_written(each) for each in node.fields] if cls is Condition else node.fields
+        for field in fields:
             here = ValuePlace(f"{at.path}.{field.encode_name}", cls, field.name)
             properties[field.encode_name] = of_field = self._field(field, cls, here)
             keeps = any(each.get("rule") == IMMUTABLE for each in of_field.get(VALIDATIONS, ()))
@@ -370,7 +372,7 @@ class _SchemaMaker:
                 )
         if properties:
             schema["properties"] = properties
-        if required := [field.encode_name for field in node.fields if field.required]:
+        if required := [field.encode_name for field in fields if field.required]:
             schema["required"] = required
         if validations:
             schema[VALIDATIONS] = validations
@@ -465,6 +467,12 @@ def docstring(cls: type) -> str:
 def _hint(cls: type, field: str) -> Any:
     """The type of a field with its bounds, to check a default by."""
     return get_type_hints(cls, include_extras=True)[field]
+
+
+def _written(field: types.Field) -> types.Field:
+    """A field of a condition, as it is written."""
+    is_reason = field.name == "reason"
+    return msgspec.structs.replace(field, required=True, default=msgspec.NODEFAULT) if is_reason else field
 
 
 def default_of(schema: Schema) -> Any:

@@ -528,6 +528,7 @@ class ControllerUnderTest:
             for item in () if found is None else found.items:
                 failed = f" (failed attempts: {item.attempts}, {item.last_error_type})"
                 parts.append(f"{handler.name} {item.key} is {item.state}{failed if item.attempts else ''}")
+            parts += [f"write loop: {each}" for each in (() if found is None else found.write_loops)]
         return "; ".join(parts) or "it was busy, and is done now"
 
     def _rest(self) -> Standstill:

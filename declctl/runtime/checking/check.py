@@ -159,8 +159,9 @@ def _linted(checked: CheckResult) -> CheckResult:
     """Add the faults of the lint rules, which otherwise the child adds."""
     if checked.inputs is None or checked.declaration is None:
         return checked
-    bundle = checked.inputs.bundle
-    faults = [Fault.of_finding(finding) for finding in lint(bundle, checked.declaration.entry_points)]
+    bundle, declaration = checked.inputs.bundle, checked.declaration
+    findings = lint(bundle, declaration.entry_points, declaration.reconcilers)
+    faults = [Fault.of_finding(finding) for finding in findings]
     found = diagnose(faults, checked.inputs.loaded.document, bundle)
     return replace(checked, diagnostics=(*checked.diagnostics, *found))
 
@@ -386,6 +387,7 @@ def _entries(controller: ControllerSpec) -> Iterable[DeclaredEntry]:
             plugin=handler.plugin,
             path=(*handler.path, field),
             isolated=handler.isolation.mode is IsolationMode.PROCESS,
+            keeps_previous=handler.keep_previous,
         )
         if handler.finalizer:
             entry = None if handler.entry_point is None else str(handler.entry_point)
