@@ -209,6 +209,9 @@ INCOMPATIBLE_DEFINITION: Final = _code(
     "DCL124", "Objects that are stored may not fit the CustomResourceDefinition of a class (a warning)."
 )
 REFUSED_RULE: Final = _code("DCL125", "No API server takes a rule of a CustomResourceDefinition in a file.")
+UNCHECKED_RULES: Final = _code(
+    "DCL126", "Rules in CEL are not checked, as declctl[cel] is not installed (a warning)."
+)
 
 
 CODE_PATTERN: Final = re.compile(r"DCL-?\d{1,6}", re.IGNORECASE | re.ASCII)

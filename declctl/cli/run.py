@@ -191,7 +191,13 @@ def _sandbox(
     stack: ExitStack, manifest: str, files: Sequence[str], churn: float, kubeconfig_out: str | None, log: Any
 ) -> Connect:
     # Late: a run in a cluster has no sandbox.
-    from declctl.cli.sandbox import objects_beside, read_objects, refuse_to_overwrite, write_kubeconfig
+    from declctl.cli.sandbox import (
+        objects_beside,
+        of_unchecked_rules,
+        read_objects,
+        refuse_to_overwrite,
+        write_kubeconfig,
+    )
     from declctl.sandbox import SandboxThread
 
     if kubeconfig_out is not None:
@@ -199,6 +205,9 @@ def _sandbox(
     documents = read_objects(files) if files else objects_beside(manifest)
     server = stack.enter_context(SandboxThread())
     loaded = server.load(documents)
+    # Definitions beside the manifest are checked with it (DCL126).
+    if files and (text := of_unchecked_rules(documents)) is not None:
+        log.warning(text)
     number = f"{len(loaded)} object{'' if len(loaded) == 1 else 's'}" if loaded else "no objects yet"
     if churn:
         server.churn(churn)

@@ -17,6 +17,7 @@ from declctl.errors import SandboxError, UsageError
 from declctl.kit.files import OBJECTS_BYTES, READ_SECONDS, read_file, within
 from declctl.manifest.definition_files import definitions_beside, yaml_files
 from declctl.objects import KubeObject
+from declctl.objects.rule_checks import INSTALL, are_unchecked, unchecked
 from declctl.sandbox import Sandbox
 from declctl.sandbox.validation import read_documents
 
@@ -36,6 +37,8 @@ def serve(objects: Sequence[str], *, port: int, kubeconfig_out: str | None, chur
 async def _serve(documents: list[KubeObject], *, port: int, churn: float, target: Path) -> None:
     server = Sandbox()
     loaded = server.load(documents)
+    if (text := of_unchecked_rules(documents)) is not None:
+        line(f"warning: {text}", err=True)
     asked_to_end = asyncio.Event()
     loop = asyncio.get_running_loop()
     # Before the server listens, so that a signal during the start ends it as well.
@@ -115,6 +118,12 @@ def objects_beside(manifest: str) -> list[KubeObject]:
         *definitions_beside(folder),
         *read_objects([str(each) for each in yaml_files(folder / "sandbox")]),
     ]
+
+
+def of_unchecked_rules(documents: Sequence[KubeObject]) -> str | None:
+    """What to say of definitions whose rules a sandbox can't check; None if it checks all."""
+    names = [f"{each['metadata']['name']}" for each in documents if are_unchecked(each)]
+    return f"{unchecked(' and '.join(names))}: {INSTALL}" if names else None
 
 
 def _bytes(file: str) -> bytes:

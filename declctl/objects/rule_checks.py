@@ -5,8 +5,8 @@ that these types have not. Here such fields are found by a walk over the parsed 
 types only as messages of protobuf, from a library that is not installed with it.) What the walk does not know
 has no type, and nothing is said of it: the result of a function, and int-or-string.
 
-It needs cel-expr-python (declctl's extra `cel`); without it no rule has a fault. (SchemaDeclType in
-k8s.io/apiserver/pkg/cel/common.)
+It needs cel-expr-python (declctl's extra `cel`); without it no expression has a fault, and `are_unchecked`
+says so. (SchemaDeclType in k8s.io/apiserver/pkg/cel/common.)
 """
 
 import re
@@ -42,6 +42,8 @@ _FORMATS: Final = {"byte": "bytes", "duration": "duration", "date": "timestamp",
 _TWO_VARIABLES: Final = frozenset(
     {"all", "exists", "existsOne", "transformList", "transformMap", "transformMapEntry"}
 )
+INSTALL: Final = "pip install 'declctl[cel]'"
+"""What to do about rules that are not checked."""
 _RESULTS: Final = {"rule": ("boolean", "bool"), "messageExpression": ("string", "string")}
 _UNTYPED: Final = (
     "failed to construct type information for x-kubernetes-validations rules: unable to convert structural "
@@ -74,6 +76,26 @@ def cel_name(field: str) -> str:
     for text, word in (("__", "underscores"), (".", "dot"), ("-", "dash"), ("/", "slash")):
         field = field.replace(text, f"__{word}__")
     return field
+
+
+def has_rules(schema: Any) -> bool:
+    """Whether a schema, or a definition, has a rule anywhere."""
+    if isinstance(schema, list):
+        return any(map(has_rules, cast("list[Any]", schema)))
+    if not isinstance(schema, dict):
+        return False
+    inner = cast("dict[str, Any]", schema)
+    return bool(inner.get(VALIDATIONS)) or any(map(has_rules, inner.values()))
+
+
+def are_unchecked(schema: Any) -> bool:
+    """Whether a schema, or a definition, has rules, and cel-expr-python to check them by is not installed."""
+    return has_rules(schema) and _parser() is None
+
+
+def unchecked(what: str) -> str:
+    """The sentence about rules of something (a class, a definition) that `are_unchecked`."""
+    return f"the rules of {what} in CEL are not checked, as cel-expr-python is not installed"
 
 
 def schema_faults(schema: _Schema, *, is_root: bool = False) -> Iterator[RuleFault]:

@@ -37,16 +37,6 @@ _RULE = {
 _REASONS = {"FieldValueForbidden": "Forbidden", "FieldValueRequired": "Required value"}
 
 
-def has_rules(schema: Any) -> bool:
-    """Whether a schema has a rule anywhere."""
-    if isinstance(schema, list):
-        return any(map(has_rules, cast("list[Any]", schema)))
-    if not isinstance(schema, dict):
-        return False
-    inner = cast("KubeObject", schema)
-    return bool(inner.get("x-kubernetes-validations")) or any(map(has_rules, inner.values()))
-
-
 def uncompiled(versions: Iterable[KubeObject]) -> Iterator[StatusCause]:
     """The rules of a definition that can't be compiled against its schemas."""
     schemas = [(version.get("schema") or {}).get("openAPIV3Schema") or {} for version in versions]

@@ -22,6 +22,7 @@ from jsonschema.validators import extend
 from declctl.objects import KubeObject
 from declctl.objects.differences import same_json
 from declctl.objects.patterns import go_pattern
+from declctl.objects.rule_checks import has_rules
 from declctl.sandbox import fields, rules
 from declctl.sandbox.kinds import ScalePaths, ServedKind
 from declctl.sandbox.status import StatusCause
@@ -217,7 +218,7 @@ def faults(
     shape = shape_of(kind)
     if old is None or not any(fields.duplicates(old, shape)):
         found += _duplicates(new, shape, "")
-    if not rules.has_rules(kind.schema):
+    if not has_rules(kind.schema):
         return found
     if any(cause.reason in _BLOCKING for cause in found):
         return [*found, StatusCause("FieldValueInvalid", f"Invalid value: null: {_UNCHECKED}", "<nil>")]

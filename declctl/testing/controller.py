@@ -47,7 +47,9 @@ T = TypeVar("T")
 
 WAIT_SECONDS = 30.0  # a failing test may wait: on a busy machine, what comes at once takes seconds
 _DEFINITION = "CustomResourceDefinition"
-_OF_DEFINITIONS = re.compile(rf"\b({codes.NO_DEFINITION}|{codes.OTHER_DEFINITION}|{codes.REFUSED_RULE}): ")
+_OF_DEFINITIONS = re.compile(
+    rf"\b({codes.NO_DEFINITION}|{codes.OTHER_DEFINITION}|{codes.REFUSED_RULE}|{codes.UNCHECKED_RULES}): "
+)
 _PAUSE_SECONDS = 0.01
 _FIRST_PAUSE_SECONDS = 0.001  # most conditions of tests become true within some milliseconds
 LOOK_SECONDS = 5.0  # the longest wait for the machinery loop

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 from msgspec.structs import replace
 
-from declctl.codes import INCOMPATIBLE_DEFINITION, OTHER_DEFINITION, REFUSED_RULE
+from declctl.codes import INCOMPATIBLE_DEFINITION, OTHER_DEFINITION, REFUSED_RULE, UNCHECKED_RULES
 from declctl.errors import Forbidden, NotFound, UsageError
 from declctl.kit.files import shown
 from declctl.manifest import Diagnostic
@@ -19,7 +19,7 @@ from declctl.manifest.definition_files import (
     yaml_files,
 )
 from declctl.manifest.diagnostics import Position, SourceText
-from declctl.objects.rule_checks import RuleFault, schema_faults
+from declctl.objects.rule_checks import INSTALL, RuleFault, are_unchecked, schema_faults, unchecked
 from declctl.objects.schema_changes import (
     Definition,
     SchemaChange,
@@ -72,6 +72,11 @@ def _file_faults(
         advice = fault.suggestion or "mend it: a server refuses the definition"
         yield source.fault(REFUSED_RULE, where, str(fault), suggestion=advice)
     if kind not in made:
+        # Of a kind that has a class, the class is named (`LoadedCode`).
+        if are_unchecked(found.document):
+            where, message = _position(found.tree, ("spec",)), unchecked(f"the definition of {kind[1]}")
+            fault = source.fault(UNCHECKED_RULES, where, message, suggestion=INSTALL)
+            yield replace(fault, severity="warning")
         return
     for change in by_cause(compare_definitions(found.document, made[kind])):
         fault = source.fault(

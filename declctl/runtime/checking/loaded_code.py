@@ -481,6 +481,7 @@ class _Builder:
     def definitions(self) -> None:
         """Make the definitions of all custom resources; other versions of a kind are beside its class."""
         from declctl.objects.definitions import definitions_of, versions_beside  # late: few checks ask for it
+        from declctl.objects.rule_checks import INSTALL, are_unchecked, unchecked
         from declctl.objects.structural import SchemaErrors
 
         typed = [each for each in self.loaded_code.types.values() if custom_resource_of(each) is not None]
@@ -490,6 +491,16 @@ class _Builder:
         except SchemaErrors as error:
             self.faults += [self._schema_fault(each) for each in error.faults]
             return
+        kinds = [each["spec"]["names"]["kind"] for each in made if are_unchecked(each)]
+        if kinds:
+            resources = [(each, custom_resource_of(each)) for each in classes]
+            cls = next(each for each, of in resources if of is not None and of.kind == kinds[0])
+            message, bundle = unchecked(" and ".join(kinds)), self._declaration.bundle
+            located = hook_faults.of_class(
+                cls, "", message, code=codes.UNCHECKED_RULES, suggestion=INSTALL, bundle=bundle
+            )
+            fault = Fault.of(located, self._path_of_types())
+            self.faults.append(msgspec.structs.replace(fault, severity="warning"))
         found = self.loaded_code.from_hooks
         self.loaded_code.from_hooks = msgspec.structs.replace(found, definitions=tuple(map(dict, made)))
 
@@ -499,10 +510,12 @@ class _Builder:
         located = hook_faults.of_class(
             cls, fault.field, message, code=codes.NO_DEFINITION, suggestion=fault.suggestion, bundle=bundle
         )
-        path = next(
+        return Fault.of(located, self._path_of_types())
+
+    def _path_of_types(self) -> tuple[str | int, ...]:
+        return next(
             (each.path for each in self._declaration.entries if each.use in ("type", "definition")), ()
         )
-        return Fault.of(located, path)
 
     def hooks_of_resources(self) -> None:
         for resource, names in self._serving.items():

@@ -2,14 +2,17 @@
 
 import copy
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from declctl.objects import rule_checks
 from declctl.runtime.checking.check import check
 from declctl.sandbox import SandboxThread
+from declctl.testing import DefinitionWarning, running
 from tests.rooms.cli.conftest import Command
 
 MODELS = """\
@@ -108,6 +111,38 @@ def test_a_class_that_can_not_be_one_is_a_located_fault(
     assert (ended.status, ended.out) == (1, "")
     assert said in ended.err
     assert "DCL122: spec: rule" not in said or 'help: did you mean "replicas"?' in ended.err
+
+
+def test_rules_that_are_not_checked_are_named(
+    declctl: Command, folder: Path, write: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, with what to install: a misspelled field would pass otherwise, here and in the sandbox."""
+    rule = '@declctl.rules(declctl.rule("self.replica > 3"))\nclass Spec'
+    without = 'import sys\n\nvars(sys)["modules"]["cel_expr_python"] = None\n'
+    write("models.py", without + MODELS.replace("class Spec", rule, 1))
+    made = declctl("generate", "crd", "models:Preview", "-o", "crd.yaml")
+    assert made.status == 0
+    assert made.err.count("models.py:17:7: warning DCL126: the rules of Preview in CEL are not checked") == 1
+    assert made.err.count("help: pip install 'declctl[cel]'") == 1
+    monkeypatch.setitem(sys.modules, "cel_expr_python", None)
+    monkeypatch.setattr(rule_checks, "_parser", lambda: None)
+    (told,) = json.loads(declctl("validate", ".", "-o", "json").out)
+    assert (told["code"], told["severity"], told["file"]) == ("DCL126", "warning", "models.py")
+    said = r"rules of Preview .*pip install 'declctl\[cel\]'"
+    with pytest.warns(DefinitionWarning, match=said) as warned, running(folder):
+        pass
+    assert len(warned) == 1
+    write("other/crd.yaml", (folder / "crd.yaml").read_text("utf-8"))
+    ran = declctl("run", ".", "--sandbox", "--once", "--objects", "other/crd.yaml", "--admin", "127.0.0.1:0")
+    assert "rules of previews.acme.dev in CEL are not checked" in ran.err, ran
+    # A definition without a class is named itself.
+    text = (folder / "crd.yaml").read_text("utf-8").replace("kind: Preview\n", "kind: Other\n")
+    (folder / "crd.yaml").write_text(text, "utf-8")
+    messages = [each["message"] for each in json.loads(declctl("validate", ".", "-o", "json").out)]
+    assert [each[:40] for each in messages] == [
+        "the rules of the definition of Other in ",
+        "the rules of Preview in CEL are not chec",
+    ]
 
 
 def test_a_rule_of_a_file_is_compiled(declctl: Command, folder: Path) -> None:
