@@ -124,9 +124,10 @@ def test_a_status_that_changes_in_each_call_is_written_once(rig, pods, sandbox) 
     ids=lambda value: "+".join(value) if isinstance(value, dict) else None,
 )
 def test_handlers_that_feed_themselves_are_named_and_slowed_down(
-    rig, pods, sandbox, handlers, kind, field
+    rig, pods, sandbox, monkeypatch, handlers, kind, field
 ) -> None:
     """As fast as they can, by each way to write: a condition, a warning with the field, and delays."""
+    monkeypatch.setattr("declctl.runtime.handling.write_loops.FIRST_DELAY", 60.0)
     controller = pods(**handlers)
     sandbox.create(pod())
     message = until("the loop is in the status", lambda: loops(controller), timeout=30)
@@ -144,6 +145,12 @@ def test_handlers_that_feed_themselves_are_named_and_slowed_down(
         resource = "pods" if kind == "Pod" else "configmaps"
         found = controller.on_machinery(controller.runtime.why(resource, "default/a"), 5)
         assert field in str(found.write_loops)
+        # Code that is mended is called at once, whatever delay is left.
+        before = {name: len(rig.told(name)) for name in names}
+        rig.apply(CODE.replace("{next(times)}", "").replace("str(next(times))", "''"))
+        until("new code is called", lambda: all(len(rig.told(name)) > before[name] for name in names))
+        until("the loop is forgotten", lambda: loops(controller) == "")
+        controller.wait_idle()
 
 
 def test_a_fight_with_another_manager_is_named(rig, pods, sandbox) -> None:

@@ -188,6 +188,9 @@ class HandlerSlot(ABC, Generic[T]):
     def guard_by(self, loops: WriteLoops) -> None:
         """Ask the loops of the process about own writes. No effect for a handler of changes."""
 
+    def end_loop_delays(self) -> None:
+        """Call keys at once that wait as their writes loop. No effect for a handler of changes."""
+
     # Bindings and epochs
 
     @property

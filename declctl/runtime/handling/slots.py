@@ -191,6 +191,12 @@ class Slots:
         """The keys that feed themselves by their writes."""
         return self._loops.loops()
 
+    def forget_write_loops(self, handler: str) -> None:
+        """Call the keys of a handler that loop at once, as its code has changed."""
+        self._loops.forget(handler)
+        if (slot := self._slots.get(handler)) is not None:
+            slot.end_loop_delays()
+
     def unmapped(self) -> Sequence[str]:
         """What keeps changes from leading to keys, in words: one text for each reconciler concerned."""
         return [text for slot in self._slots.values() if (text := slot.unmapped)]

@@ -156,6 +156,15 @@ class WriteLoops:
                 self._report(f"{loop.handler} {loop.key} does not feed itself any longer")
         return present
 
+    def forget(self, handler: str) -> None:
+        """Forget the loops of a handler whose code has changed: its keys have no delay any more."""
+        with self._lock:
+            known = [at for at in self._feeding if at[0] == handler]
+            forgotten = [self._feeding.pop(at) for at in known]
+        for loop in forgotten:
+            if loop.is_found:
+                self._report(f"{loop.handler} {loop.key} has new code, and is called without delays again")
+
     def is_own(self, handler: str, key: str, reasons: Versions) -> bool:
         """Whether a key is due because of its own conditional writes alone."""
         if not reasons or not self._written:

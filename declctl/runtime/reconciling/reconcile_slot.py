@@ -563,6 +563,11 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         """Ask the loops of the process about own writes of the handler."""
         self.unseen.loops = loops
 
+    def end_loop_delays(self) -> None:
+        """Call keys at once that wait as their writes loop."""
+        self.unseen.end_delays()
+        self.wake()
+
     def _report_lag(self, message: str) -> None:
         self._log.warning(f"{self.name}: {message}", handler=self.name, generation=self.binding.generation)
 

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -220,6 +220,15 @@ class UnseenWrites:
         """The keys that are held back, each with the monotonic time before which it is not released."""
         with self._lock:
             return [(key, held.until) for key, held in self._held.items()]
+
+    def end_delays(self) -> None:
+        """Release the keys that loop from their delays; those that wait for caches go on waiting."""
+        with self._lock:
+            now = self._now()
+            for held in self._held.values():
+                held.until = min(held.until, now)
+            self._await_time = [(min(until, now), key) for until, key in self._await_time]
+            heapify(self._await_time)
 
     def clear(self) -> None:
         """Hold no key back any longer."""

@@ -228,6 +228,7 @@ class Replays:
             slot = self._slots.get(name)
             if slot is None:
                 continue
+            self._slots.forget_write_loops(name)
             # The new replay has all objects of the cache, and so the rest of the earlier one.
             if (before := self._tasks.get(name)) is not None:
                 before.cancel()

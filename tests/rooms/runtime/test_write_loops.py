@@ -323,3 +323,20 @@ def test_a_key_that_loops_waits_for_its_delay_and_others_do_not(scene, queue) ->
     assert queue.next_due() == pytest.approx(1.0)
     scene.clock.set(1.1)
     assert taken(queue) == "a/web"
+
+
+def test_a_loop_is_forgotten_when_its_code_changes(scene, gate, queue) -> None:
+    """New code is called at once, and is no loop before it loops itself; other handlers keep theirs."""
+    version = scene.write()
+    for _ in range(MOST_IN_A_MINUTE + 4):
+        scene.write("other", reasons=[version])
+        version = scene.write(reasons=[version])
+    queue.add("a/web", changed())
+    assert taken(queue) is None
+    scene.loops.forget("web")
+    gate.end_delays()
+    assert taken(queue) == "a/web"
+    assert [each.handler for each in scene.loops.loops()] == ["other"]
+    assert scene.reports[-1] == "web a/web has new code, and is called without delays again"
+    scene.write(reasons=[version])
+    assert scene.loops.delay("web", "a/web") == 0
