@@ -147,6 +147,7 @@ def read_deletion(call: RequestInfo, media_type: str, body: bytes) -> Deletion:
         grace=integer(given.get("gracePeriodSeconds", params.get("gracePeriodSeconds"))),
         uid=preconditions.get("uid") or "",
         version=preconditions.get("resourceVersion") or "",
+        orphans=policy == "Orphan",
     )
 
 
