@@ -26,6 +26,7 @@ from declctl.kit import AdvancingClock, Clock, Standstill
 from declctl.manifest.definition_files import definitions_beside
 from declctl.objects import KubeObject
 from declctl.objects.differences import Mutation
+from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.plugin_metrics import SCRAPE_SECONDS
@@ -215,6 +216,7 @@ class ControllerUnderTest:
         sandbox: SandboxThread | None = None,
         watch: bool = False,
         clock: Clock | None = None,
+        files: InputFiles | None = None,
     ) -> None:
         self.log = Logged()
         self._stack = ExitStack()
@@ -223,6 +225,7 @@ class ControllerUnderTest:
         self._own_sandbox = sandbox is None
         self.sandbox = SandboxThread(clock=clock) if sandbox is None else sandbox
         self._watch = watch
+        self._files = files
         self.clock = self.sandbox.clock
         if clock not in (None, self.clock):
             raise UsageError("the sandbox has another clock: give it this one, as SandboxThread(clock=…)")
@@ -247,7 +250,9 @@ class ControllerUnderTest:
         self.sandbox.load([*self._definitions(Path(path)), *self._objects])
         kubeconfig = self.sandbox.kubeconfig()
         self._runtime = Runtime(
-            RunOptions(path, watch=self._watch, namespace="default", mutation_detector=True),
+            RunOptions(
+                path, files=self._files, watch=self._watch, namespace="default", mutation_detector=True
+            ),
             connect=lambda: Client.from_kubeconfig_dict(kubeconfig, clock=self.clock),
             fronts=[self._front],
             children=CHILDREN,
@@ -258,7 +263,7 @@ class ControllerUnderTest:
         self._thread = threading.Thread(target=self._run, name="controller under test", daemon=True)
         self._thread.start()
         try:
-            until("the first generation runs", self._has_begun, timeout=timeout)
+            until("the first generation runs", self._has_begun, timeout=timeout, every=_FIRST_PAUSE_SECONDS)
             if isinstance(self._error, DeclctlError):
                 raise self._error.with_traceback(None) from None
             if self._error is not None:
@@ -313,6 +318,15 @@ class ControllerUnderTest:
             self.clock.advance(seconds, timeout=WAIT_SECONDS)
         except TimeoutError as late:
             raise AssertionError(f"{late} while time was advanced: {self._what_is_left(0)}") from None
+
+    def rest(self) -> None:
+        """Wait until all has been done that needs no time to pass: calls, writes, Events.
+
+        What backs off, or is due later, stays so if the clock stands (`AdvancingClock(stands=True)`). Raises
+        as `advance`.
+        """
+        __tracebackhide__ = True
+        self.advance(0)
 
     def wait_ready(self, timeout: float = WAIT_SECONDS) -> None:
         """Wait until every cache has synced.
@@ -442,7 +456,7 @@ class ControllerUnderTest:
     def _has_begun(self) -> bool:
         if self._error is not None or self._result is not None:
             return True
-        return self._loop is not None and self.status().generation > 0
+        return self._loop is not None and self.runtime.generation > 0
 
     @asynccontextmanager
     async def _front(self, _: Runtime) -> AsyncGenerator[None]:
@@ -558,6 +572,7 @@ class ControllerUnderTest:
         for each in parts.schedules.statistics():
             busy[each.name, "schedule"] = each.running
             figures.append((each.succeeded, each.failed, each.running))
+        busy["events"] = parts.writing.recorder.waiting
         return Standstill(figures, due), busy
 
     async def _at_rest(self, version: int) -> bool:
