@@ -143,11 +143,7 @@ class Match:
             of_verb = verb in _WRITES and resource not in _NO_WRITES
         else:
             of_verb = self.verb in (None, verb)
-        return (
-            of_verb
-            and self.resource in (None, resource)
-            and self.namespace in (None, namespace)
-        )
+        return of_verb and self.resource in (None, resource) and self.namespace in (None, namespace)
 
 
 @dataclass(slots=True)

@@ -382,6 +382,14 @@ class SandboxThread:
         """Delete an object; returns its last state."""
         return self._call(lambda: self._sandbox.store.delete(kind, name, namespace))
 
+    def get(self, kind: str | ServedKind, name: str, namespace: str | None = None) -> KubeObject:
+        """One object; raises SandboxError if there is none."""
+        return self._call(lambda: self._sandbox.store.get(kind, name, namespace))
+
+    def everything(self) -> list[KubeObject]:
+        """All objects of all kinds."""
+        return self._call(self._sandbox.store.everything)
+
     def objects(self, kind: str | ServedKind, namespace: str | None = None) -> list[KubeObject]:
         """All objects of a kind."""
         return self._call(lambda: self._sandbox.store.objects(kind, namespace))

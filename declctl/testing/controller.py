@@ -200,6 +200,7 @@ class ControllerUnderTest:
       manifest.
     - `sandbox`: the API server, by default a new one that ends with the controller.
     - `watch`: reload when files change. By default a test calls `reload`.
+    - `files`: what reads the manifest instead; the definitions beside it are not loaded then.
     - `clock`: the clock of the controller and its new sandbox, by default one that `advance` can move ahead.
       A controller over a given `sandbox` goes by the clock of that, and raises UsageError for another one.
 
@@ -247,7 +248,8 @@ class ControllerUnderTest:
         if self._own_sandbox:
             self._stack.enter_context(self.sandbox)
         path = self._path()
-        self.sandbox.load([*self._definitions(Path(path)), *self._objects])
+        definitions = self._definitions(Path(path)) if self._files is None else ()
+        self.sandbox.load([*definitions, *self._objects])
         kubeconfig = self.sandbox.kubeconfig()
         self._runtime = Runtime(
             RunOptions(
