@@ -20,7 +20,7 @@ from declctl.objects import FieldSelector, GroupVersionKind, KubeObject, LabelSe
 from declctl.runtime.checking.check import check
 from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.sandbox.kinds import BUILT_IN, ServedKind
-from declctl.sandbox.kinds import kinds_of as kinds_of_definition
+from declctl.sandbox.kinds import established, kinds_of as kinds_of_definition
 from declctl.sandbox.validation import read_documents
 from declctl.testing.controller import CHILDREN
 
@@ -116,7 +116,7 @@ def read_bundle(
     found = [*beside, *(each for each in given if each.get("kind") == _DEFINITION), *made]
     definitions = list({each["metadata"]["name"]: dict(each) for each in reversed(found)}.values())
     given = [each for each in given if each.get("kind") != _DEFINITION]
-    served = [*BUILT_IN, *(kind for each in definitions for kind in kinds_of_definition(each))]
+    served = [*BUILT_IN, *(kind for each in definitions for kind in kinds_of_definition(established(each, "")))]
     resources = {each.name: each for each in planned.resources}
     own = list(dict.fromkeys(resources[each.resource] for each in handlers))
     primaries = [each for resource in own for each in _primaries(resource, _served(resource, served), given)]
