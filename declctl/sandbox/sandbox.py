@@ -361,6 +361,14 @@ class SandboxThread:
         """Create a namespace if it isn't there; says whether it was created."""
         return self._call(lambda: self._sandbox.store.ensure_namespace(name))
 
+    def bookmark(self) -> int:
+        """Send bookmarks on all watches now, and return the newest version."""
+        return self.do(lambda server: (server.faults.bookmark(), server.store.version)[1])
+
+    def do(self, work: Callable[[Sandbox], _T]) -> _T:
+        """Call `work` with the server, on its loop; returns its result."""
+        return self._call(lambda: work(self._sandbox))
+
     def order(self, fault: KubeObject) -> None:
         """Order a fault, as the body of a POST to /sandbox/faults. Raises SandboxError for a wrong one."""
         self._call(lambda: self._sandbox.order(fault))

@@ -515,7 +515,7 @@ class ControllerUnderTest:
         parts = [unfinished] if (unfinished := self.runtime.unfinished()) else []
         status = self.runtime.status()
         for resource in status.resources:
-            if resource.synced and not _has_seen(resource, version):
+            if resource.synced and not _has_seen(resource.resource_version, version):
                 why = f" ({resource.error})" if resource.error else ""
                 seen = f"version {resource.resource_version} of {version}"
                 parts.append(f"{resource.name} has seen {seen}{why}")
@@ -530,8 +530,7 @@ class ControllerUnderTest:
         """Wait until caches have all changes, and what can be called now is done; for a second at most."""
         until, first = time.monotonic() + _PATIENCE_SECONDS, None
         while True:
-            self.sandbox.faults.bookmark()
-            version = self.sandbox.faults.history.version
+            version = self.sandbox.bookmark()
             try:
                 rest, busy = self.on_machinery(self._work(version), LOOK_SECONDS)
             except RuntimeError:  # it has ended
@@ -563,8 +562,8 @@ class ControllerUnderTest:
         busy: dict[object, int] = {parts.attempts: int(parts.attempts.is_busy)}
         # A watch that has ended is opened again first: it would count as silent, as no bookmark can reach it.
         busy[parts.caches] = max(0, self._watches - self._open_watches())
-        for resource in parts.observer.resources():
-            busy[resource.name] = not _has_seen(resource, version)
+        for name, seen in parts.observer.seen_versions().items():
+            busy[name] = not _has_seen(seen, version)
         figures: list[object] = []
         for slot in parts.slots.all():
             queue, seconds = slot.queue.statistics(), slot.queue.next_due()
@@ -586,13 +585,13 @@ class ControllerUnderTest:
         return self._is_idle(version)
 
     def _is_idle(self, version: int) -> bool:
-        resources = self.runtime.status().resources
-        return not self.runtime.unfinished() and all(_has_seen(each, version) for each in resources)
+        seen = self.runtime.parts.observer.seen_versions().values()
+        return not self.runtime.unfinished() and all(_has_seen(each, version) for each in seen)
 
 
-def _has_seen(resource: ResourceStatus, version: int) -> bool:
-    """Whether the caches of a resource have everything up to a version of the sandbox."""
-    return resource.resource_version.isdecimal() and int(resource.resource_version) >= version
+def _has_seen(seen: str, version: int) -> bool:
+    """Whether caches that have seen a version have everything up to another one of the sandbox."""
+    return seen.isdecimal() and int(seen) >= version
 
 
 def _series_of(families: Iterable["Metric"]) -> dict[str, float]:

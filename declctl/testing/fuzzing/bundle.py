@@ -116,7 +116,10 @@ def read_bundle(
     found = [*beside, *(each for each in given if each.get("kind") == _DEFINITION), *made]
     definitions = list({each["metadata"]["name"]: dict(each) for each in reversed(found)}.values())
     given = [each for each in given if each.get("kind") != _DEFINITION]
-    served = [*BUILT_IN, *(kind for each in definitions for kind in kinds_of_definition(established(each, "")))]
+    served = [
+        *BUILT_IN,
+        *(kind for each in definitions for kind in kinds_of_definition(established(each, ""))),
+    ]
     resources = {each.name: each for each in planned.resources}
     own = list(dict.fromkeys(resources[each.resource] for each in handlers))
     primaries = [each for resource in own for each in _primaries(resource, _served(resource, served), given)]

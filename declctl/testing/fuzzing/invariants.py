@@ -29,7 +29,6 @@ from declctl.testing.fuzzing.world import TOUCH, PlayedStep, Restless, World
 
 Invariant = Literal["converges", "declared", "idempotent", "finalized", "collected", "applies"]
 INVARIANTS: Final[tuple[Invariant, ...]] = get_args(Invariant)
-_UNDECLARED: Final = "UndeclaredWrite"
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -118,11 +117,10 @@ class Judge:
                     )
                     steps = [one.document for one in world.played[: number + 1]]
                     return Violation("applies", message, steps, [{"writes": {"kind": kind, "count": 0}}])
-        for handler, kind, error in world.errors():
-            if kind == _UNDECLARED:
-                steps = [one.document for one in world.played]
-                expected = [{"calls": {"handler": handler, "failed": 0}}]
-                return Violation("applies", f"the handler {handler}: {error}", steps, expected)
+        handler, error = world.undeclared()
+        if handler:
+            steps = [one.document for one in world.played]
+            return Violation("applies", error, steps, [{"calls": {"handler": handler, "failed": 0}}])
         return None
 
     def _stuck(self, world: World) -> Violation | None:

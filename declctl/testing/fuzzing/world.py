@@ -15,7 +15,7 @@ from declctl.errors import SandboxError
 from declctl.kit import AdvancingClock
 from declctl.objects import KubeObject
 from declctl.objects.managed_fields import ElementStep, Steps, owned_values
-from declctl.sandbox import SandboxThread, immutable
+from declctl.sandbox import Sandbox, SandboxThread, immutable
 from declctl.sandbox.faults import LedgerEntry
 from declctl.sandbox.patches import MERGE_PATCH, MERGES
 from declctl.testing.controller import ControllerUnderTest
@@ -80,6 +80,7 @@ class World:
         self._controller: ControllerUnderTest | None = None
         self._has_faults = False
         self._touches = 0
+        self._read = 0  # lines of the log of the controller
 
     def __enter__(self) -> Self:
         self._sandbox.__enter__()
@@ -196,12 +197,15 @@ class World:
                 return each.name, each.last_error
         return "", ""
 
-    def errors(self) -> Iterator[tuple[str, str, str]]:
-        """Of each handler that has failed, its name, the type of its newest error, and its text."""
+    def undeclared(self) -> tuple[str, str]:
+        """A handler whose write declctl has refused to send, and why; empty if there is none."""
         assert self._controller is not None
-        for each in self._controller.status().handlers:
-            if each.last_error:
-                yield each.name, each.last_error_type or "", each.last_error
+        lines = self._controller.log.lines
+        for line in lines[self._read :]:
+            if "UndeclaredWrite" in line.event:
+                return str(line.fields.get("handler", "")), line.event
+        self._read = len(lines)
+        return "", ""
 
     def set_status(self, of: ObjectId, status: Any) -> None:
         """Give an object a status, as others have written it."""
@@ -297,6 +301,7 @@ class World:
             self.bundle.manifest, sandbox=self._sandbox, files=self.bundle.files
         )
         self._controller.start()
+        self._read = 0
 
     def _end(self, document: KubeObject, *, rests: bool = True) -> None:
         """A step has happened: rest, and keep it with the writes of the controller."""
@@ -309,9 +314,7 @@ class World:
             self._keep(document)
 
     def _keep(self, document: KubeObject) -> None:
-        writes = [each for each in self._sandbox.ledger.requests() if each.verb in _WRITES]
-        self._sandbox.ledger.clear()
-        self.played.append(PlayedStep(document, writes))
+        self.played.append(PlayedStep(document, self._sandbox.do(_taken_writes)))
 
     def _until_idle(self, limit: float) -> float:
         """Let time pass until no call is left, and return the seconds. Raises Restless."""
@@ -370,6 +373,13 @@ class World:
 
     def _word(self, of: ObjectId) -> Any:
         return self._sandbox.served(of[0], of[1])
+
+
+def _taken_writes(server: Sandbox) -> Sequence[LedgerEntry]:
+    """The writes in the ledger of requests, which is empty afterwards."""
+    found = [each for each in server.ledger.requests() if each.verb in _WRITES]
+    server.ledger.clear()
+    return found
 
 
 async def _unfinished(runtime: Any) -> str:
