@@ -361,9 +361,15 @@ class SandboxThread:
         """Create a namespace if it isn't there; says whether it was created."""
         return self._call(lambda: self._sandbox.store.ensure_namespace(name))
 
-    def bookmark(self) -> int:
-        """Send bookmarks on all watches now, and return the newest version."""
-        return self.do(lambda server: (server.faults.bookmark(), server.store.version)[1])
+    def bookmark(self, *, known: int = 0) -> int:
+        """Send bookmarks on all watches now, but for a version that is `known`; returns the newest version."""
+
+        def send(server: Sandbox) -> int:
+            if server.store.version != known:
+                server.faults.bookmark()
+            return server.store.version
+
+        return self.do(send)
 
     def do(self, work: Callable[[Sandbox], _T]) -> _T:
         """Call `work` with the server, on its loop; returns its result."""

@@ -232,6 +232,7 @@ class ControllerUnderTest:
             raise UsageError("the sandbox has another clock: give it this one, as SandboxThread(clock=…)")
         self._slow: Mapping[object, int] = {}  # slots, … → calls that `advance` does not wait for
         self._watches = 0  # that were open when it was at rest last
+        self._seen = 0  # the version that all caches had then
         self._runtime: Runtime | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -528,16 +529,17 @@ class ControllerUnderTest:
 
     def _rest(self) -> Standstill:
         """Wait until caches have all changes, and what can be called now is done; for a second at most."""
-        until, first = time.monotonic() + _PATIENCE_SECONDS, None
+        until, first, known = time.monotonic() + _PATIENCE_SECONDS, None, self._seen
         while True:
-            version = self.sandbox.bookmark()
+            # A watch that was opened since the last look has had no bookmark: the next one is for it, too.
+            version, known = self.sandbox.bookmark(known=known), 0
             try:
                 rest, busy = self.on_machinery(self._work(version), LOOK_SECONDS)
             except RuntimeError:  # it has ended
                 return Standstill(None)
             self._slow = {part: min(number, busy.get(part, 0)) for part, number in self._slow.items()}
             if all(number <= self._slow.get(part, 0) for part, number in busy.items()):
-                self._watches = self._open_watches()
+                self._watches, self._seen = self._open_watches(), version
                 return rest
             if time.monotonic() >= until:
                 if rest.figures == first:  # user code takes its time, or nothing can be called yet

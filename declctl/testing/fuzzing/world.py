@@ -15,6 +15,7 @@ from declctl.errors import SandboxError
 from declctl.kit import AdvancingClock
 from declctl.objects import KubeObject
 from declctl.objects.managed_fields import ElementStep, Steps, owned_values
+from declctl.runtime.runtime import Runtime
 from declctl.sandbox import Sandbox, SandboxThread, immutable
 from declctl.sandbox.faults import LedgerEntry
 from declctl.sandbox.patches import MERGE_PATCH, MERGES
@@ -79,6 +80,7 @@ class World:
         self._sandbox = SandboxThread(clock=self.clock, seed=1, garbage_collection=True)
         self._controller: ControllerUnderTest | None = None
         self._has_faults = False
+        self._is_at_rest = False
         self._touches = 0
         self._read = 0  # lines of the log of the controller
 
@@ -214,8 +216,8 @@ class World:
 
     def rest(self) -> None:
         """Let happen what needs no time. Raises Restless."""
-        assert self._controller is not None
         self._within(lambda: self.clock.rest(timeout=_REST_SECONDS))
+        self._is_at_rest = True
 
     # The steps in detail
 
@@ -305,6 +307,7 @@ class World:
 
     def _end(self, document: KubeObject, *, rests: bool = True) -> None:
         """A step has happened: rest, and keep it with the writes of the controller."""
+        self._is_at_rest = False
         if rests:
             try:
                 self.rest()
@@ -320,9 +323,10 @@ class World:
         """Let time pass until no call is left, and return the seconds. Raises Restless."""
         assert self._controller is not None
         passed, runtime = 0.0, self._controller.runtime
-        self.rest()
+        if not self._is_at_rest:
+            self.rest()
         for _ in range(_MOST_STOPS):
-            if not self._controller.on_machinery(_unfinished(runtime), _REST_SECONDS):
+            if self._controller.on_machinery(_is_idle(runtime), _REST_SECONDS):
                 return passed
             if passed >= limit:
                 break
@@ -382,11 +386,11 @@ def _taken_writes(server: Sandbox) -> Sequence[LedgerEntry]:
     return found
 
 
-async def _unfinished(runtime: Any) -> str:
-    return runtime.unfinished()
+async def _is_idle(runtime: Runtime) -> bool:
+    return all(slot.is_idle for slot in runtime.parts.slots.all())
 
 
-async def _due(runtime: Any) -> float | None:
+async def _due(runtime: Runtime) -> float | None:
     found = (slot.queue.next_due() for slot in runtime.parts.slots.all())
     return min((each for each in found if each is not None), default=None)
 
