@@ -127,7 +127,7 @@ def _faults() -> st.SearchStrategy[Step]:
     lost = st.builds(lambda skip: _fault("lose", 1, skip), skips)
     crash = st.builds(lambda skip: _fault("refuse", _UNTIL_RESTART, skip, status=503), skips)
     read = st.just(Fault({"fault": "refuse", "verb": "get", "status": 500, "times": 1}))
-    return st.one_of(error, lost, conflict, crash, read)
+    return st.one_of(error, crash, lost, st.one_of(conflict, read))
 
 
 def _fault(name: str, times: int, skip: int, **more: int) -> Fault:

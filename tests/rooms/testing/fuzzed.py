@@ -52,6 +52,8 @@ spec:
       applies: [{apiVersion: v1, kind: ConfigMap}]
       status: true
 """
+_WATCHED = "mapTo: {owner: Controller}"
+_MAPPED = 'mapTo: {entryPoint: "handlers:app_of"}'
 _FINALIZER = "      finalizer: fuzz.example.com/app\n"
 _HEAD = """
 import declctl
@@ -70,8 +72,12 @@ async def declctl_reconcile(request, ctx):
     await ctx.apply_set([child(request, size=str(size))])
 """
 _OUTSIDE = """
+def app_of(entry):
+    return entry.name.replace(".", "/", 1) if entry.namespace == "kube-public" else []
+
 def entry(request, **data):
-    metadata = {"name": f"{request.namespace}.{request.name}", "namespace": "kube-public"}
+    name, labels = f"{request.namespace}.{request.name}", {"made-by": "fuzzed"}
+    metadata = {"name": name, "namespace": "kube-public", "labels": labels}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 """
 
@@ -82,12 +88,14 @@ class Planted(NamedTuple):
     invariant: str
     faulty: str
     repaired: str
-    finalizer: bool = False
 
     def write(self, folder: Path, code: str) -> Path:
         """A bundle with one of the two."""
+        manifest = _MANIFEST + (_FINALIZER if "declctl_finalize" in code else "")
+        if "app_of" in code:
+            manifest = manifest.replace(_WATCHED, _MAPPED)
         (folder / "crd.yaml").write_text(_CRD, "utf-8")
-        (folder / "manifest.yaml").write_text(_MANIFEST + (_FINALIZER if self.finalizer else ""), "utf-8")
+        (folder / "manifest.yaml").write_text(manifest, "utf-8")
         (folder / "handlers.py").write_text(_HEAD + code, "utf-8")
         return folder
 
@@ -127,7 +135,6 @@ async def declctl_finalize(request, ctx):
     there = ctx.listers["children"].get(request.key)
     ctx.log.info("there was no child" if there is None else "the last size was " + there["data"]["size"])
 """,
-        finalizer=True,
     ),
     "a status that flaps": Planted(
         "idempotent",
@@ -142,7 +149,7 @@ async def declctl_finalize(request, ctx):
         "declared",
         _MADE.replace("    await", "    try:\n        await")
         + """
-    except declctl.ApiError as error:
+    except declctl.StatusError as error:
         ctx.log.warning(str(error))
 """,
         _MADE,
