@@ -152,6 +152,14 @@ class AdvancingClock(SystemClock):
         finally:
             self._wake(float("inf"))  # timers of the loops go by the time of this machine: they begin anew
 
+    @property
+    def sleepers(self) -> int:
+        """How many tasks sleep until a time that only an advance brings; 0 for a clock that runs."""
+        if self._stopped_at is None:
+            return 0
+        with self._lock:
+            return sum(each.stops for each in self._sleepers)
+
     def rest(self, *, timeout: float = 30.0) -> None:
         """Let run what needs no time to pass. Raises TimeoutError as `advance`."""
         self._at_rest(timeout)

@@ -49,6 +49,7 @@ LOOK_SECONDS = 5.0  # the longest wait for the machinery loop
 _END_LOOK_SECONDS = 0.05  # between two looks of a waiting call whether the controller has ended
 _MOST_KEYS = 3  # of each handler, that an error names
 _PATIENCE_SECONDS = 1.0  # of this machine, in which an advance waits for a call that does nothing to be seen
+_STILL_LOOKS = 15  # of milliseconds, that find the same: nothing runs but what waits for the clock
 _TURNS = 20  # of the machinery loop: after these, events that the reflector has read are in the caches
 
 
@@ -233,6 +234,7 @@ class ControllerUnderTest:
         self._slow: Mapping[object, int] = {}  # slots, … → calls that `advance` does not wait for
         self._watches = 0  # that were open when it was at rest last
         self._seen = 0  # the version that all caches had then
+        self._slept = 0  # tasks that slept on the clock then
         self._runtime: Runtime | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -529,6 +531,7 @@ class ControllerUnderTest:
 
     def _rest(self) -> Standstill:
         """Wait until caches have all changes, and what can be called now is done; for a second at most."""
+        still = 0  # looks that have found the same
         until, first, known = time.monotonic() + _PATIENCE_SECONDS, None, self._seen
         while True:
             # A watch that was opened since the last look has had no bookmark: the next one is for it, too.
@@ -539,15 +542,21 @@ class ControllerUnderTest:
                 return Standstill(None)
             self._slow = {part: min(number, busy.get(part, 0)) for part, number in self._slow.items()}
             if all(number <= self._slow.get(part, 0) for part, number in busy.items()):
-                self._watches, self._seen = self._open_watches(), version
+                self._watches, self._seen, self._slept = self._open_watches(), version, self._sleepers()
                 return rest
-            if time.monotonic() >= until:
+            still = still + 1 if rest.figures == first else 0
+            # A call that waits on the clock, as after a conflict, does nothing until time is advanced.
+            waits = still >= _STILL_LOOKS and self._sleepers() > self._slept
+            if waits or time.monotonic() >= until:
                 if rest.figures == first:  # user code takes its time, or nothing can be called yet
                     self._slow = busy
                     self._watches = self._open_watches()
                 return rest
-            first = first or rest.figures
+            first = rest.figures if first is None or not still else first
             time.sleep(_FIRST_PAUSE_SECONDS)
+
+    def _sleepers(self) -> int:
+        return self.clock.sleepers if isinstance(self.clock, AdvancingClock) else 0
 
     def _open_watches(self) -> int:
         client = self.runtime.client
