@@ -7,9 +7,9 @@ once. This module decides; `server` and `watches` obey. Tests in other processes
     GET    /sandbox/faults                             what is in force; DELETE clears it
     POST   /sandbox/faults {"fault": "refuse", "status": 429, "verb": "list", "times": 2, "retryAfter": 1}
 
-The faults: refuse, lose, delay {seconds}, trickle {seconds}, cut {resource, clean}, cutMidLine, malformedLine,
-hugeLine {size}, silence {resource}, speak, compact, bookmark {resource}, withholdInitialEventsEnd {on},
-watchList {mode}, expiredWatch {mode}, outage {seconds}, clear.
+The faults: refuse, lose, delay {seconds}, trickle {seconds}, cut {resource, clean}, cutMidLine,
+malformedLine, hugeLine {size}, silence {resource}, speak, compact, bookmark {resource},
+withholdInitialEventsEnd {on}, watchList {mode}, expiredWatch {mode}, outage {seconds}, clear.
 
 A rule is for requests with its `verb`, `resource` and `namespace`. The verb `write` stands for all that
 change objects other than Events and Leases. A rule with `skip` leaves so many of them alone first.

@@ -362,7 +362,7 @@ class SandboxThread:
         return self._call(lambda: self._sandbox.store.ensure_namespace(name))
 
     def bookmark(self, *, known: int = 0) -> int:
-        """Send bookmarks on all watches now, but for a version that is `known`; returns the newest version."""
+        """Send bookmarks on all watches now, but for a `known` version; returns the newest version."""
 
         def send(server: Sandbox) -> int:
             if server.store.version != known:

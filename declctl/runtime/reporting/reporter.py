@@ -429,7 +429,7 @@ class StatusReporter:
         return [] if generation is None else [self._resource(each) for each in generation.requirements]
 
     def seen_versions(self) -> Mapping[str, str]:
-        """The newest version that each resource of the active generation has seen: that of its oldest cache."""
+        """The newest version that each resource of the active generation has seen, in its oldest cache."""
         generation = self._reloader.active
         if generation is None:
             return {}

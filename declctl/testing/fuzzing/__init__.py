@@ -10,7 +10,7 @@ ControllerTest document, whose last expectation fails as the life did.
 Needs `declctl[fuzz]`.
 """
 
-from declctl.testing.fuzzing.fuzzer import RUNS, FuzzResult, LifeFailed, fuzz, run_lives
+from declctl.testing.fuzzing.fuzzer import ALLOWED, RUNS, FuzzResult, LifeFailed, fuzz, run_lives
 from declctl.testing.fuzzing.invariants import INVARIANTS, Violation
 
-__all__ = ["INVARIANTS", "RUNS", "FuzzResult", "LifeFailed", "Violation", "fuzz", "run_lives"]
+__all__ = ["ALLOWED", "INVARIANTS", "RUNS", "FuzzResult", "LifeFailed", "Violation", "fuzz", "run_lives"]

@@ -19,8 +19,8 @@ from declctl.manifest.rights import METHODS, HandlerCode, kinds_of, rights_of
 from declctl.objects import FieldSelector, GroupVersionKind, KubeObject, LabelSelector, Resource
 from declctl.runtime.checking.check import check
 from declctl.runtime.checking.inputs import InputFiles, Inputs
-from declctl.sandbox.kinds import BUILT_IN, ServedKind
-from declctl.sandbox.kinds import established, kinds_of as kinds_of_definition
+from declctl.sandbox.kinds import BUILT_IN, ServedKind, established
+from declctl.sandbox.kinds import kinds_of as kinds_of_definition
 from declctl.sandbox.validation import read_documents
 from declctl.testing.controller import CHILDREN
 

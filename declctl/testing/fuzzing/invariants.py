@@ -74,9 +74,8 @@ class Judge:
         state = world.state()
         if found := self._compare(world, state, "declared", "a fresh controller comes to another end"):
             return found
-        if "idempotent" in self._checks:
-            if (found := self._call_again(world)) is not None:
-                return found
+        if "idempotent" in self._checks and (found := self._call_again(world)) is not None:
+            return found
         if not self._checks & {"finalized", "collected"}:
             return None
         for each in world.live_primaries():
@@ -221,8 +220,8 @@ def _expectation(difference: StateDifference) -> KubeObject:
         del metadata["name"]
     of: KubeObject = {"apiVersion": api_version, "kind": kind, "metadata": metadata}
     if not difference.steps:
-        if difference.count:
-            return {"match": of, "count": difference.count}
+        if difference.number:
+            return {"match": of, "count": difference.number}
         return {"absent": of} if difference.expected is None else {"match": of}
     pattern: object = _without_masks(difference.expected)
     for step in reversed(difference.steps):

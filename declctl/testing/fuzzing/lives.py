@@ -91,12 +91,16 @@ Step = Create | Edit | Delete | ChildEdit | ChildDelete | ChildStatus | Fault | 
 Life = tuple[Step, ...]
 
 
-def lives(bundle: FuzzedBundle) -> st.SearchStrategy[Life]:
-    """Lives of the objects of a bundle."""
+def lives(bundle: FuzzedBundle, *, foreign: bool = True) -> st.SearchStrategy[Life]:
+    """Lives of the objects of a bundle; without `foreign`, nobody else edits or deletes children."""
     creates = [_creates(number, each) for number, each in enumerate(bundle.primaries)]
     edits = [_edits(number, each) for number, each in enumerate(bundle.primaries)]
     # `one_of` draws each part equally often, and shrinks towards the first ones.
     fault = _faults()
+    others = st.one_of(
+        st.builds(ChildDelete, st.integers(0, 2)),
+        st.builds(ChildEdit, st.integers(0, 2), st.integers(0, 5)),
+    )
     steps = st.one_of(
         st.one_of(*edits),
         st.one_of(*creates),
@@ -104,10 +108,7 @@ def lives(bundle: FuzzedBundle) -> st.SearchStrategy[Life]:
         st.just(Delete(0)),
         fault,
         st.builds(ChildStatus, st.integers(0, 2), st.sampled_from(CHILD_STATES)),
-        st.one_of(
-            st.builds(ChildDelete, st.integers(0, 2)),
-            st.builds(ChildEdit, st.integers(0, 2), st.integers(0, 5)),
-        ),
+        *([others] if foreign else []),
         st.sampled_from([Restart(), Advance(60), Restart(), Reload(), Advance(3600)]),
     )
     # Without an object nothing happens; but the first one may be created on a bad day.

@@ -17,6 +17,8 @@ USERS: Final = frozenset({"sandbox", "before-first-apply", "declctl-test", "kube
 """The field managers that are no controller's."""
 ObjectId = tuple[str, str, str, str]  # apiVersion, kind, namespace, name
 State = Mapping[ObjectId, KubeObject]
+_MARKS: Final = "applyset.kubernetes.io/"
+"""Labels and annotations by which declctl finds the children of a set: they stay when the set is empty."""
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
@@ -31,7 +33,7 @@ class StateDifference(NamedTuple):
     steps: Steps = ()
     expected: Any = None
     found: Any = None
-    count: int = 0  # that are expected of a generated name
+    number: int = 0  # that are expected of a generated name
 
     def __str__(self) -> str:
         _, kind, namespace, name = self.object
@@ -73,7 +75,7 @@ def differences(expected: State, found: State, *, without: Iterable[ObjectId] = 
     for prefix in sorted(generated):
         there = [sum(_prefix(each) == prefix for each in state.values()) for state in (expected, found)]
         if there[0] != there[1]:
-            result.append(StateDifference(prefix, (), there[0] or None, there[1] or None, count=there[0]))
+            result.append(StateDifference(prefix, (), there[0] or None, there[1] or None, number=there[0]))
     for each in sorted({*expected, *found} - left_out):
         wanted, there = expected.get(each), found.get(each)
         if any(obj is not None and _prefix(obj) in generated for obj in (wanted, there)):
@@ -84,7 +86,7 @@ def differences(expected: State, found: State, *, without: Iterable[ObjectId] = 
                 result.append(StateDifference(each, (), wanted, there))
         else:
             result += _fields(each, wanted, there)
-    return result
+    return _whole_elements(result)
 
 
 def changed_objects(before: State, after: State, touched: Iterable[ObjectId]) -> list[StateDifference]:
@@ -137,10 +139,33 @@ def _fields(of: ObjectId, expected: KubeObject, found: KubeObject) -> Iterator[S
         for fields in _entries(owner):
             pairs = zip(owned_values(fields, expected), owned_values(fields, found), strict=True)
             for (steps, wanted), (_, there) in pairs:
-                if steps not in told:
+                if steps not in told and not any(each.startswith(_MARKS) for each in steps):
                     told.add(steps)
                     one, other = _comparable(wanted, expected, steps), _comparable(there, found, steps)
                     yield from (StateDifference(of, *inner) for inner in _changes(steps, one, other))
+
+
+def _whole_elements(found: Sequence[StateDifference]) -> list[StateDifference]:
+    """The differences, with one for an element of a list that is missing as a whole, keys and all."""
+    ends = {
+        (each.object, each.steps[:-1])
+        for each in found
+        if len(each.steps) > 1
+        and each.steps[-1] in getattr(each.steps[-2], "keys", ())
+        and (each.expected is None or each.found is None)
+    }
+    result: dict[object, StateDifference] = {}
+    for each in found:
+        whole = next(
+            (steps for of, steps in ends if of == each.object and each.steps[: len(steps)] == steps), None
+        )
+        if whole is None:
+            result[each.object, each.steps] = each
+        elif (each.object, whole) not in result:
+            keys: Mapping[str, str] = getattr(whole[-1], "keys", {})
+            wanted, there = (None if value is None else keys for value in (each.expected, each.found))
+            result[each.object, whole] = StateDifference(each.object, whole, wanted, there)
+    return list(result.values())
 
 
 def _comparable(value: object, obj: KubeObject, steps: Steps) -> Any:

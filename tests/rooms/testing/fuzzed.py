@@ -1,10 +1,7 @@
 """Small operators, each with a fault that a fuzzer has to find, and the same without it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-
-import pytest
 
 _CRD = """
 apiVersion: apiextensions.k8s.io/v1
