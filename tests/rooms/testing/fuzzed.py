@@ -99,7 +99,7 @@ class Planted(NamedTuple):
 
 PLANTED = {
     "not idempotent": Planted(
-        "idempotent",
+        "converges",
         """
 @declctl.hookimpl
 async def declctl_reconcile(request, ctx):
