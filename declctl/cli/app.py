@@ -29,7 +29,6 @@ _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
 # Documented commands that this version does not have, each with an alternative.
 _INSTEAD: Mapping[str, str] = MappingProxyType(
     {
-        "test": "`declctl run --sandbox --once --objects FILE` runs a manifest without a cluster",
         "record": "the log of `declctl run --log-format json` can be kept",
         "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
         "fmt": "any YAML formatter will do",
@@ -419,6 +418,24 @@ def validate(
         notes = in_cluster.notes
     print_faults(faults, checked, form=output, notes=notes)
     return int(any(fault.severity == "error" for fault in faults))
+
+
+@app.command("test", epilog="Example: declctl test examples")
+def play_tests(
+    places: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[PATH...]", help="Documents, or folders with them; by default the current folder."
+        ),
+    ] = None,
+) -> int:
+    """Play the ControllerTest documents at and below some places, over an API server in memory.
+
+    It exits 1 if a test failed, and 2 if a document is wrong or none was found.
+    """
+    from declctl.cli.test import run_tests
+
+    return run_tests(places or [Path()])
 
 
 @app.command(epilog="Example: declctl doctor examples/01-hello --context staging")

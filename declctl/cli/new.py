@@ -39,6 +39,7 @@ _OPERATOR = {  # the files of an operator, with their templates
     "manifest.yaml": "manifest.yaml",
     "sandbox/sample.yaml": "sample.yaml",
     "tests/test_operator.py": "test_operator.py",
+    "tests/operator.yaml": "operator_test.yaml",
     "README.md": "README.md",
     "pyproject.toml": "pyproject.toml",
     ".gitignore": "gitignore",

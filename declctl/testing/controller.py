@@ -307,12 +307,30 @@ class ControllerUnderTest:
         AssertionError if there is always something to do, without any time passing.
         """
         __tracebackhide__ = True
+        self._moved(lambda clock: clock.advance(seconds, timeout=WAIT_SECONDS))
+
+    def _moved(self, move: Callable[[AdvancingClock], T]) -> T:
+        __tracebackhide__ = True
         if not isinstance(self.clock, AdvancingClock):
             raise UsageError("the controller has a clock of the test: move that one")
         try:
-            self.clock.advance(seconds, timeout=WAIT_SECONDS)
+            return move(self.clock)
         except TimeoutError as late:
             raise AssertionError(f"{late} while time was advanced: {self._what_is_left(0)}") from None
+
+    def step(self, seconds: float) -> float:
+        """As `advance`, but no further than to the next due time; returns how far it went, in seconds."""
+        __tracebackhide__ = True
+        return self._moved(lambda clock: clock.step(seconds, timeout=WAIT_SECONDS))
+
+    def rest(self) -> None:
+        """Wait until all has been done that needs no time to pass: calls, writes, Events.
+
+        What backs off, or is due later, stays so if the clock stands (`AdvancingClock(stands=True)`). Raises
+        as `advance`.
+        """
+        __tracebackhide__ = True
+        self.advance(0)
 
     def wait_ready(self, timeout: float = WAIT_SECONDS) -> None:
         """Wait until every cache has synced.
@@ -558,6 +576,7 @@ class ControllerUnderTest:
         for each in parts.schedules.statistics():
             busy[each.name, "schedule"] = each.running
             figures.append((each.succeeded, each.failed, each.running))
+        busy["events"] = parts.writing.recorder.waiting
         return Standstill(figures, due), busy
 
     async def _at_rest(self, version: int) -> bool:
