@@ -24,6 +24,8 @@ from declctl.manifest.values import Json, mapping_at, value_at
 
 _ID = "https://declctl.dev/schema/declctl.v1alpha1.schema.json"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
+KINDS: Mapping[str, Schema] = {"Controller": CONTROLLER, "ControllerTest": CONTROLLER_TEST}
+"""The kinds of documents, with their schemas."""
 _TYPES = {"object": "mapping", "array": "list", "string": "text", "integer": "whole number"}
 
 
@@ -53,7 +55,7 @@ def schema(kind: str | None = None) -> Schema:
 
     Raises UsageError for an unknown kind.
     """
-    kinds: dict[str, Json] = {"Controller": CONTROLLER, "ControllerTest": CONTROLLER_TEST}
+    kinds: dict[str, Json] = dict(KINDS)
     head: Schema = {"$schema": _DIALECT, "$id": _ID, "title": "declctl manifest"}
     if kind is not None:
         if kind not in kinds:
@@ -124,7 +126,7 @@ def explain(path: str) -> Explanation:
 def _steps(path: str) -> tuple[str, list[str]]:
     """The kind, and the names of the fields in a path; indexes such as `[0]` and `[]` are ignored."""
     names = [re.sub(r"\[[^\]]*\]$", "", step) for step in path.strip().split(".") if step]
-    kinds = {"controller": "Controller", "controllertest": "ControllerTest"}
+    kinds = {each.lower(): each for each in KINDS}
     head = names[0].lower() if names else ""
     return (kinds[head], names[1:]) if head in kinds else ("Controller", names)
 

@@ -209,11 +209,11 @@ class _Player:
         return self._stage.controller.runtime.parts.writing.ledger.newest()
 
     def _writes(self) -> Sequence[WriteRecord]:
-        """The writes of this step that the server has taken, the oldest first."""
+        """The writes of this step that the server has taken and that changed something, the oldest first."""
         newest = list(self._ledger())
         last = self._begin.last_write
         begin = next((at + 1 for at in range(len(newest) - 1, -1, -1) if newest[at] is last), 0)
-        taken = [each for each in newest[begin:] if each.result is WriteResult.SUCCEEDED]
+        taken = [each for each in newest[begin:] if each.result is WriteResult.SUCCEEDED and each.changed]
         return [*self._begin.before, *taken]
 
     def _versions(self) -> Mapping[str, str]:
