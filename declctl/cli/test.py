@@ -1,46 +1,168 @@
 """`declctl test`: play ControllerTest documents, and say what was not met."""
 
+import multiprocessing
 import os
-from collections.abc import Sequence
+import signal
+import xml.etree.ElementTree as ET
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
+import msgspec
+
+from declctl.cli.options import time_limit
 from declctl.cli.report import count, show_faults
-from declctl.cli.terminal import line
+from declctl.cli.terminal import line, print_json
 from declctl.errors import ManifestErrors, UsageError
 from declctl.kit.files import shown
+from declctl.kit.text import visible
+from declctl.manifest import render_json
+from declctl.manifest.controller_test import LoadedTest
 from declctl.manifest.diagnostics import Diagnostic
+from declctl.testing.cluster_stage import ClusterChoice
 from declctl.testing.documents import load_documents
 from declctl.testing.player import PlayedTest, play
 
 _BAD_INPUT = 2
 _WORDS = {"passed": "ok", "failed": "FAILED", "skipped": "skipped"}
+_NOT = "not "
 
 
-def run_tests(places: Sequence[Path]) -> int:
+class TestRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of the command."""
+
+    __test__ = False  # of pytest
+
+    chosen: Sequence[str] = ()
+    jobs: int = 1  # 0 for one for each CPU
+    junit: Path | None = None
+    as_json: bool = False
+    on_cluster: bool = False
+    timeout: str | None = None
+    kubeconfig: str | None = None
+    context: str | None = None
+
+    @property
+    def cluster(self) -> ClusterChoice | None:
+        """The cluster; None for the API server in memory. Raises UsageError for a wrong timeout."""
+        if not self.on_cluster:
+            return None
+        if self.timeout is None:
+            return ClusterChoice(self.kubeconfig, self.context)
+        seconds = time_limit(self.timeout, example="30s")
+        return ClusterChoice(self.kubeconfig, self.context, seconds)
+
+    def is_chosen(self, name: str) -> bool:
+        """Whether a test is to be played."""
+        return all(
+            each.removeprefix(_NOT) not in name if each.startswith(_NOT) else each in name
+            for each in self.chosen
+        )
+
+
+def run_tests(places: Sequence[Path], run: TestRun) -> int:
     """Play the documents of some files and folders; returns the exit status. Raises UsageError."""
+    cluster = run.cluster
     try:
-        tests = load_documents(places, dict(os.environ))
+        loaded = load_documents(places, dict(os.environ))
     except ManifestErrors as error:
         faults = [each for each in error.diagnostics if isinstance(each, Diagnostic)]
-        show_faults(faults)
-        line(f"{count(faults)}; nothing was run", err=True)
+        if run.as_json:
+            print_json({"tests": [], "faults": render_json(faults)})
+        else:
+            show_faults(faults)
+            line(f"{count(faults)}; nothing was played", err=True)
         return _BAD_INPUT
-    if not tests:
-        where = ", ".join(shown(each) for each in places)
+    where = ", ".join(shown(each) for each in places)
+    if not loaded:
         raise UsageError(f"No document of kind ControllerTest is at or below {where}.")
+    tests = [each for each in loaded if run.is_chosen(each.name)]
+    if not tests:
+        asked = " ".join(f"-k {each!r}" for each in run.chosen)
+        raise UsageError(f"None of the {len(loaded)} tests at or below {where} is meant by {asked}.")
     played: list[PlayedTest] = []
-    for each in tests:
-        played.append(one := play(each))
-        print_one(one)
-    failed = sum(each.outcome == "failed" for each in played)
-    line(f"{len(played) - failed} passed, {failed} failed")
-    return int(failed > 0)
+    with _interrupted_by_sigterm():
+        for one in _play_all(tests, cluster, run.jobs):
+            played.append(one)
+            if not run.as_json:
+                _print_one(one)
+    if run.junit is not None:
+        _write_junit(played, run.junit)
+    if run.as_json:
+        print_json({"tests": [msgspec.to_builtins(each) for each in played], "faults": []})
+    else:
+        line(_sum(played))
+    return int(any(each.outcome == "failed" for each in played))
 
 
-def print_one(one: PlayedTest) -> None:
-    """One line, and below it what was not met."""
+def _play_all(tests: Sequence[LoadedTest], cluster: ClusterChoice | None, jobs: int) -> Iterator[PlayedTest]:
+    """The tests in their order, each as soon as it and those before it have been played."""
+    jobs = min(len(tests), jobs or os.cpu_count() or 1)
+    if jobs == 1:
+        yield from (play(each, cluster) for each in tests)
+        return
+    # A new interpreter for each: threads of this one would not be in a forked child.
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        places = [(each.document.path, each.name) for each in tests]
+        yield from pool.map(partial(_play_one, cluster), places)
+
+
+def _play_one(cluster: ClusterChoice | None, place: tuple[str, str]) -> PlayedTest:
+    """Play one document of a file, in a process of the pool."""
+    path, name = place
+    (test,) = (each for each in load_documents([Path(path)], dict(os.environ)) if each.name == name)
+    return play(test, cluster)
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Generator[None]:
+    """End as by Ctrl-C, so that what a test has made in a cluster is removed."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _print_one(one: PlayedTest) -> None:
     line(f"{_WORDS[one.outcome]:7} {one.file} {one.name} ({one.seconds:.2f} s)")
     if one.outcome != "passed":
         line(f"  {one.place}: {one.message}")
         for each in one.details:
             line(f"    {each}")
+
+
+def _sum(played: Sequence[PlayedTest]) -> str:
+    words = ("passed", "failed", "skipped")
+    counts = {word: sum(each.outcome == word for each in played) for word in words}
+    return ", ".join(f"{number} {word}" for word, number in counts.items() if number or word == "passed")
+
+
+def _write_junit(played: Sequence[PlayedTest], target: Path) -> None:
+    """A report as CI systems read it: a suite for each file. Raises UsageError."""
+    root = ET.Element("testsuites", name="declctl test")
+    for file in dict.fromkeys(each.file for each in played):
+        cases = [each for each in played if each.file == file]
+        suite = ET.SubElement(root, "testsuite", name=visible(file), tests=str(len(cases)))
+        suite.set("failures", str(sum(each.outcome == "failed" for each in cases)))
+        suite.set("skipped", str(sum(each.outcome == "skipped" for each in cases)))
+        suite.set("time", f"{sum(each.seconds for each in cases):.3f}")
+        for each in cases:
+            case = ET.SubElement(suite, "testcase", name=each.name, classname=visible(file))
+            case.set("time", f"{each.seconds:.3f}")
+            if each.outcome != "passed":
+                word = "failure" if each.outcome == "failed" else "skipped"
+                found = ET.SubElement(case, word, message=visible(each.message))
+                found.text = visible("\n".join([f"{each.place}: {each.message}", *each.details]))
+    try:
+        ET.indent(root)
+        ET.ElementTree(root).write(target, "utf-8", xml_declaration=True)
+    except OSError as error:
+        raise UsageError(f"--junit {shown(target)} can't be written: {error.strerror or error}.") from error

@@ -191,41 +191,35 @@ CHILDREN = SharedPreflightPool()
 """The pre-flight pool of all controllers under test in this process."""
 
 
-class ControllerUnderTest:
-    """A controller that runs from `start` to `stop`; use it in a with statement.
+class HostedController:
+    """A controller in threads of this process, over any API server; what all stages of tests share.
 
     - `manifest`: a file or a folder; a text of several lines is the manifest itself, without handler files.
-    - `objects`: loaded into the sandbox before the start, after the CustomResourceDefinitions beside the
-      manifest.
-    - `sandbox`: the API server, by default a new one that ends with the controller.
-    - `watch`: reload when files change. By default a test calls `reload`.
-    - `clock`: the clock of the controller and its new sandbox, by default one that `advance` can move ahead.
-      A controller over a given `sandbox` goes by the clock of that, and raises UsageError for another one.
+    - `watch`: reload when files change.
+    - `clock`: the clock of the controller.
+    - `namespace`: of the process, where the manifest names none.
+    - `only`: watch this namespace alone, whatever the manifest says.
 
     `log` has the lines of declctl, and those that handlers write with `ctx.log`. Methods are called by the
-    thread of the test. If a handler changes an object that others share (`cache: {mode: Objects}`), the with
-    statement raises AssertionError at its end.
+    thread of the test.
     """
 
     def __init__(
         self,
         manifest: str | Path,
         *,
-        objects: Iterable[KubeObject] = (),
-        sandbox: SandboxThread | None = None,
+        clock: Clock,
         watch: bool = False,
-        clock: Clock | None = None,
+        namespace: str = "default",
+        only: str | None = None,
     ) -> None:
         self.log = Logged()
+        self.clock = clock
         self._stack = ExitStack()
         self._manifest = manifest
-        self._objects = list(objects)
-        self._own_sandbox = sandbox is None
-        self.sandbox = SandboxThread(clock=clock) if sandbox is None else sandbox
         self._watch = watch
-        self.clock = self.sandbox.clock
-        if clock not in (None, self.clock):
-            raise UsageError("the sandbox has another clock: give it this one, as SandboxThread(clock=…)")
+        self._namespace = namespace
+        self._only = only
         self._slow: Mapping[object, int] = {}  # slots, … → calls that `advance` does not wait for
         self._watches = 0  # that were open when it was at rest last
         self._runtime: Runtime | None = None
@@ -234,6 +228,14 @@ class ControllerUnderTest:
         self._result: int | None = None
         self._error: BaseException | None = None
 
+    async def connect(self) -> Client:
+        """A client of the API server, which the controller closes. On the machinery loop."""
+        raise NotImplementedError
+
+    def newest_version(self) -> int | None:
+        """The newest version of the API server, after which watches were woken; None if it is not known."""
+        return None
+
     def start(self, timeout: float = 30.0) -> Self:
         """Start the controller, and wait until the first generation is active. Its caches may lack objects.
 
@@ -241,14 +243,16 @@ class ControllerUnderTest:
         such as ManifestErrors, comes without the calls that have found it.
         """
         __tracebackhide__ = True
-        if self._own_sandbox:
-            self._stack.enter_context(self.sandbox)
-        path = self._path()
-        self.sandbox.load([*self._definitions(Path(path)), *self._objects])
-        kubeconfig = self.sandbox.kubeconfig()
+        options = RunOptions(
+            self._path(),
+            watch=self._watch,
+            namespace=self._namespace,
+            only_namespace=self._only,
+            mutation_detector=True,
+        )
         self._runtime = Runtime(
-            RunOptions(path, watch=self._watch, namespace="default", mutation_detector=True),
-            connect=lambda: Client.from_kubeconfig_dict(kubeconfig, clock=self.clock),
+            options,
+            connect=self.connect,
             fronts=[self._front],
             children=CHILDREN,
             clock=self.clock,
@@ -340,27 +344,6 @@ class ControllerUnderTest:
         __tracebackhide__ = True
         self._until("ready", lambda: self.status().ready, timeout)
 
-    def wait_idle(self, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until every handler has handled every change that is in the sandbox now.
-
-        Also waits for changes that back off, and for running calls. After `timeout` seconds, raises
-        AssertionError with the handlers and resources that are not done, their keys and their last errors.
-        """
-        __tracebackhide__ = True
-        deadline = time.monotonic() + timeout
-        version = self.sandbox.faults.history.version
-
-        def at_rest() -> bool:
-            # A watch without events gets to the version by a bookmark only. One that has been opened since
-            # the last look has had none.
-            self.sandbox.faults.bookmark()
-            try:
-                return self.on_machinery(self._at_rest(version), max(0.1, deadline - time.monotonic()))
-            except TimeoutError:  # its loop is busy
-                return False
-
-        self._until("idle", at_rest, timeout, version)
-
     def status(self) -> ControllerStatus:
         """The status, as in `GET /status`, taken on the machinery loop."""
         runtime = self.runtime
@@ -442,14 +425,8 @@ class ControllerUnderTest:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="declctl-test-"))
         path = Path(folder) / "manifest.yaml"
         path.write_text(self._manifest, "utf-8")
+        self._manifest = path
         return str(path)
-
-    def _definitions(self, path: Path) -> list[KubeObject]:
-        """The definitions beside the manifest that neither the sandbox has nor the test gives."""
-        given = [*self._objects, *self.sandbox.objects(_DEFINITION)]
-        known = {each["metadata"]["name"] for each in given if each.get("kind") == _DEFINITION}
-        found = definitions_beside(path if path.is_dir() else path.parent)
-        return [each for each in found if each["metadata"]["name"] not in known]
 
     def _run(self) -> None:
         try:
@@ -532,8 +509,7 @@ class ControllerUnderTest:
         """Wait until caches have all changes, and what can be called now is done; for a second at most."""
         until, first = time.monotonic() + _PATIENCE_SECONDS, None
         while True:
-            self.sandbox.faults.bookmark()
-            version = self.sandbox.faults.history.version
+            version = self.newest_version()
             try:
                 rest, busy = self.on_machinery(self._work(version), LOOK_SECONDS)
             except RuntimeError:  # it has ended
@@ -554,7 +530,7 @@ class ControllerUnderTest:
         client = self.runtime.client
         return 0 if client is None else client.statistics().open_watches
 
-    async def _work(self, version: int) -> tuple[Standstill, Mapping[object, int]]:
+    async def _work(self, version: int | None) -> tuple[Standstill, Mapping[object, int]]:
         """Let happen what is due. Returns when more is due, and what runs or can run now, by its place."""
         parts = self.runtime.parts
         for slot in parts.slots.all():
@@ -566,7 +542,7 @@ class ControllerUnderTest:
         # A watch that has ended is opened again first: it would count as silent, as no bookmark can reach it.
         busy[parts.caches] = max(0, self._watches - self._open_watches())
         for resource in parts.observer.resources():
-            busy[resource.name] = not _has_seen(resource, version)
+            busy[resource.name] = version is not None and not _has_seen(resource, version)
         figures: list[object] = []
         for slot in parts.slots.all():
             queue, seconds = slot.queue.statistics(), slot.queue.next_due()
@@ -578,6 +554,88 @@ class ControllerUnderTest:
             figures.append((each.succeeded, each.failed, each.running))
         busy["events"] = parts.writing.recorder.waiting
         return Standstill(figures, due), busy
+
+
+class ControllerUnderTest(HostedController):
+    """A controller that runs from `start` to `stop`; use it in a with statement.
+
+    - `manifest`: a file or a folder; a text of several lines is the manifest itself, without handler files.
+    - `objects`: loaded into the sandbox before the start, after the CustomResourceDefinitions beside the
+      manifest.
+    - `sandbox`: the API server, by default a new one that ends with the controller.
+    - `watch`: reload when files change. By default a test calls `reload`.
+    - `clock`: the clock of the controller and its new sandbox, by default one that `advance` can move ahead.
+      A controller over a given `sandbox` goes by the clock of that, and raises UsageError for another one.
+
+    `log` has the lines of declctl, and those that handlers write with `ctx.log`. Methods are called by the
+    thread of the test. If a handler changes an object that others share (`cache: {mode: Objects}`), the with
+    statement raises AssertionError at its end.
+    """
+
+    def __init__(
+        self,
+        manifest: str | Path,
+        *,
+        objects: Iterable[KubeObject] = (),
+        sandbox: SandboxThread | None = None,
+        watch: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._objects = list(objects)
+        self._own_sandbox = sandbox is None
+        self.sandbox = SandboxThread(clock=clock) if sandbox is None else sandbox
+        super().__init__(manifest, clock=self.sandbox.clock, watch=watch)
+        if clock not in (None, self.clock):
+            raise UsageError("the sandbox has another clock: give it this one, as SandboxThread(clock=…)")
+
+    async def connect(self) -> Client:
+        """A client of the sandbox."""
+        return await Client.from_kubeconfig_dict(self.sandbox.kubeconfig(), clock=self.clock)
+
+    def newest_version(self) -> int:
+        """The newest version of the sandbox; a bookmark brings it to each watch."""
+        self.sandbox.faults.bookmark()
+        return self.sandbox.faults.history.version
+
+    def start(self, timeout: float = 30.0) -> Self:
+        """Load the objects, start the controller, and wait until the first generation is active.
+
+        Its caches may lack objects. Raises the exception of the start, or AssertionError after `timeout`
+        seconds. A fault of the user, such as ManifestErrors, comes without the calls that have found it.
+        """
+        __tracebackhide__ = True
+        if self._own_sandbox:
+            self._stack.enter_context(self.sandbox)
+        self.sandbox.load([*self._definitions(Path(self._path())), *self._objects])
+        return super().start(timeout)
+
+    def wait_idle(self, timeout: float = WAIT_SECONDS) -> None:
+        """Wait until every handler has handled every change that is in the sandbox now.
+
+        Also waits for changes that back off, and for running calls. After `timeout` seconds, raises
+        AssertionError with the handlers and resources that are not done, their keys and their last errors.
+        """
+        __tracebackhide__ = True
+        deadline = time.monotonic() + timeout
+        version = self.sandbox.faults.history.version
+
+        def at_rest() -> bool:
+            # A watch without events gets to the version by a bookmark only. One that has been opened since
+            # the last look has had none.
+            self.sandbox.faults.bookmark()
+            try:
+                return self.on_machinery(self._at_rest(version), max(0.1, deadline - time.monotonic()))
+            except TimeoutError:  # its loop is busy
+                return False
+
+        self._until("idle", at_rest, timeout, version)
+
+    def _definitions(self, path: Path) -> list[KubeObject]:
+        """The definitions beside the manifest that neither the sandbox has nor the test gives."""
+        given = [*self._objects, *self.sandbox.objects(_DEFINITION)]
+        known = {each["metadata"]["name"] for each in given if each.get("kind") == _DEFINITION}
+        found = definitions_beside(path if path.is_dir() else path.parent)
+        return [each for each in found if each["metadata"]["name"] not in known]
 
     async def _at_rest(self, version: int) -> bool:
         if not self._is_idle(version):

@@ -6,9 +6,11 @@ told at once, and a test takes milliseconds.
 """
 
 import fnmatch
+import io
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -29,6 +31,7 @@ from declctl.manifest.values import Json, Path, mapping_at, value_at
 from declctl.objects import GroupVersionKind, KubeObject
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reloading.changes import Result
+from declctl.testing.cluster_stage import ClusterChoice, ClusterStage
 from declctl.testing.documents import BundleUnderTest
 from declctl.testing.matching import matches, nearest, sentence, shown
 from declctl.testing.stages import SandboxStage, Stage
@@ -37,6 +40,7 @@ from declctl.writes import WriteRecord, WriteResult
 Outcome = Literal["passed", "failed", "skipped"]
 _EVENTS = GroupVersionKind("", "v1", "Event")
 _MOST_NAMED = 5  # objects, Events or writes that a message names
+_MOST_PRINTED = 20  # lines of handlers
 _MOST_DIFFERENCES = 20  # of an object, that a message has
 
 
@@ -65,6 +69,10 @@ class _Unmet(Exception):
         self.details = details
 
 
+class _Refused(_Unmet):
+    """The document can't be played on this stage."""
+
+
 @dataclass
 class _Begin:
     """The figures at the beginning of a step; differences to them are what has happened in it."""
@@ -75,23 +83,37 @@ class _Begin:
     before: Sequence[WriteRecord] = field(default_factory=list[WriteRecord])  # a restart, in this step
 
 
-def play(test: LoadedTest) -> PlayedTest:
-    """Play a document over an API server in memory. Raises nothing that a document can be the cause of."""
-    assert isinstance(test.bundle, BundleUnderTest)
-    return play_on(SandboxStage(test, test.bundle.folder), test)
+def play(test: LoadedTest, cluster: ClusterChoice | None = None) -> PlayedTest:
+    """Play a document over an API server in memory, or in a namespace of a cluster.
 
-
-def play_on(stage: Stage, test: LoadedTest) -> PlayedTest:
-    """Play a document on a stage, which is entered and left."""
-    begin = time.monotonic()
-    player = _Player(test, stage)
-    failure = player.run()
-    seconds = time.monotonic() - begin
-    file = test.document.path
+    Raises nothing that a document or its controller can be the cause of. Raises UsageError and ApiError for a
+    cluster that can't be used.
+    """
+    begin, printed = time.monotonic(), io.StringIO()
+    # What handlers print is of use where a test has failed, and would be in the way elsewhere.
+    with redirect_stdout(printed):
+        failure = _played(test, cluster)
+    name, file, seconds = test.name, test.document.path, time.monotonic() - begin
+    place = test.place(("metadata", "name") if failure is None else failure.path)
     if failure is None:
-        return PlayedTest(test.name, file, "passed", seconds, test.place(("metadata", "name")))
-    place = test.place(failure.path)
-    return PlayedTest(test.name, file, "failed", seconds, place, failure.message, failure.details)
+        return PlayedTest(name, file, "passed", seconds, place)
+    if isinstance(failure, _Refused):
+        return PlayedTest(name, file, "skipped", seconds, place, failure.message)
+    lines = [f"printed: {each}" for each in printed.getvalue().splitlines()[-_MOST_PRINTED:]]
+    return PlayedTest(name, file, "failed", seconds, place, failure.message, [*failure.details, *lines])
+
+
+def _played(test: LoadedTest, cluster: ClusterChoice | None) -> "_Unmet | None":
+    bundle = test.bundle
+    assert isinstance(bundle, BundleUnderTest)
+    if cluster is None:
+        with SandboxStage(bundle) as stage:
+            return _Player(test, stage).run()
+    with ClusterStage(bundle, cluster) as stage:
+        if refusal := stage.refusal(test):
+            return _Refused(("metadata", "name"), refusal)
+        stage.make_namespace()
+        return _Player(test, stage).run()
 
 
 class _Player:
@@ -105,19 +127,18 @@ class _Player:
     def run(self) -> _Unmet | None:
         """Play all steps; the first thing that is not met, None if all are."""
         replaces = any(step.reload is not None and step.reload.files for step in self._test.spec.steps)
-        with self._stage:
-            try:
-                if replaces:
-                    self._stage.copy_bundle()
-                self._start()
-                for number, step in enumerate(self._test.spec.steps):
-                    # A first step without an action is about the start itself.
-                    if number or step.has_action:
-                        self._stage.rest()
-                        self._begin = self._now()
-                    self._play(step)
-            except _Unmet as unmet:
-                return _Unmet(unmet.path, unmet.message, [*unmet.details, *self._errors()])
+        try:
+            if replaces:
+                self._stage.copy_bundle()
+            self._start()
+            for number, step in enumerate(self._test.spec.steps):
+                # A first step without an action is about the start itself.
+                if number or step.has_action:
+                    self._stage.rest()
+                    self._begin = self._now()
+                self._play(step)
+        except _Unmet as unmet:
+            return _Unmet(unmet.path, unmet.message, [*unmet.details, *self._errors()])
         return None
 
     def _start(self) -> None:
@@ -232,7 +253,7 @@ class _Player:
         """The last errors of handlers, with their tracebacks if the log has them."""
         try:
             handlers = self._stage.controller.status().handlers
-        except AssertionError:
+        except (AssertionError, RuntimeError):  # it was not started, or has ended
             return ()
         lines: list[str] = []
         for each in handlers:

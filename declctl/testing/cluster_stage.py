@@ -1,0 +1,361 @@
+"""ControllerTest documents on the API server of a cluster, each in a namespace of its own.
+
+What a document says of the namespace `default` is in the namespace of the test, and the controller under test
+watches that one alone. Afterwards all of it is removed, also what the test has failed to.
+"""
+
+import time
+from collections.abc import Coroutine, Iterator, Sequence
+from concurrent.futures import TimeoutError as NotInTime
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from declctl.errors import ApiError, NotFound, UsageError
+from declctl.kit import AdvancingClock, LoopThread
+from declctl.manifest.controller_test import DEFAULT_NAMESPACE, LoadedTest, defined_kinds
+from declctl.manifest.values import Json, mapping_at, value_at
+from declctl.objects import GroupVersionKind, KubeObject, Resource
+from declctl.testing.controller import HostedController
+from declctl.testing.documents import BundleUnderTest
+from declctl.testing.stages import FIELD_MANAGER, Stage
+from declctl.transport import Client
+
+T = TypeVar("T")
+_DEFINITION: Final = "CustomResourceDefinition"
+_DEFINITIONS: Final = GroupVersionKind("apiextensions.k8s.io", "v1", _DEFINITION)
+_NAMESPACES: Final = GroupVersionKind("", "v1", "Namespace")
+_MERGE: Final = "application/merge-patch+json"
+_APPLY: Final = "application/apply-patch+yaml"
+_ANSWER_SECONDS: Final = 60.0  # for one request, with its login
+_SERVED_SECONDS: Final = 30.0  # until a new definition is served
+_LOOK_SECONDS: Final = 0.1  # between two looks at what is expected
+_QUIET_SECONDS: Final = 0.3  # without a call or a write, after which the controller counts as at rest
+_MOST_QUIET_SECONDS: Final = 5.0  # for which a controller that is never at rest is waited for
+# Kinds whose status controllers of a cluster write.
+_WORKLOADS: Final = frozenset({"", "apps", "batch", "policy", "autoscaling"})
+
+
+class ClusterChoice(msgspec.Struct, frozen=True):
+    """The cluster of a command line, and how long expectations are waited for there, in seconds."""
+
+    kubeconfig: str | None = None
+    context: str | None = None
+    timeout: float = 30.0
+
+
+class ControllerOnCluster(HostedController):
+    """A controller in threads of this process that watches one namespace of a cluster."""
+
+    def __init__(self, manifest: Path, cluster: ClusterChoice, namespace: str) -> None:
+        super().__init__(manifest, clock=AdvancingClock(), namespace=namespace, only=namespace)
+        self._cluster = cluster
+
+    async def connect(self) -> Client:
+        """A client of the cluster."""
+        chosen = self._cluster
+        return await Client.connect(kubeconfig=chosen.kubeconfig, context=chosen.context, clock=self.clock)
+
+
+class ClusterStage(Stage):
+    """A namespace of a cluster. Time is that of this machine, and `advance` moves the controller's clock."""
+
+    def __init__(self, bundle: BundleUnderTest, cluster: ClusterChoice) -> None:
+        super().__init__(bundle)
+        self._cluster = cluster
+        self._namespace = f"declctl-test-{uuid4().hex[:8]}"
+        self._loop = LoopThread("declctl-test")
+        self._client: Client | None = None
+        self._made: list[tuple[Resource, str]] = []  # definitions and objects outside of namespaces
+        self._touched: set[GroupVersionKind] = set()  # kinds of which there may be objects
+        self._until = 0.0  # monotonic seconds, until which the present step is waited for
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the test."""
+        return self._namespace
+
+    def refusal(self, test: LoadedTest) -> str:
+        """Why a document can't be played here; empty if it can. Raises ApiError."""
+        spec = test.spec
+        if any(step.fault is not None for step in spec.steps):
+            return "faults need the API server in memory"
+        if others := sorted(set(_namespaces_of(test)) - {DEFAULT_NAMESPACE}):
+            return f"it names the namespace {others[0]}, and has one of its own here"
+        for each in self._watched():
+            if not self._is_served_in_namespaces(each):
+                return f"its controller watches {each.kind}, which is in no namespace, and would act on all"
+        written = {
+            one.kind for step in spec.steps if (one := step.patch) is not None and "status" in one.patch
+        }
+        foreign = [name for name in sorted(written) if test.kind_of("", name).group in _WORKLOADS]
+        if foreign and self._has_controllers():
+            return f"it writes the status of a {foreign[0]}, which controllers of this cluster write, too"
+        return ""
+
+    def make_controller(self, manifest: Path) -> HostedController:
+        """A controller that watches the namespace of the test."""
+        return ControllerOnCluster(manifest, self._cluster, self._namespace)
+
+    def load(self, objects: Sequence[KubeObject]) -> None:
+        """Create definitions that are missing, then the other objects with their status."""
+        for each in sorted(objects, key=lambda one: one.get("kind") != _DEFINITION):
+            if each.get("kind") == _DEFINITION:
+                self._define(each)
+                continue
+            resource = self._resource(_kind_of(each))
+            body = self._placed(resource, each)
+            self._request("POST", resource.path(self._namespace), body=body)
+            self._note(resource, body)
+            self._write_status(resource, body, _MERGE)
+
+    def apply(self, obj: KubeObject) -> None:
+        """Apply an object, and a status that it has."""
+        resource = self._resource(_kind_of(obj))
+        body = self._placed(resource, obj)
+        name = str(value_at(body, "metadata", "name"))
+        params = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        self._request("PATCH", resource.path(self._namespace, name), body, _APPLY, params)
+        self._note(resource, body)
+        self._write_status(resource, body, _APPLY, params)
+
+    def patch(self, kind: GroupVersionKind, namespace: str, name: str, patch: dict[str, Json]) -> None:
+        """Merge a patch into an object, and a part `status` of it into its status."""
+        resource = self._resource(kind)
+        status = {"status": patch["status"]} if "status" in patch and _has_status(resource) else {}
+        rest = {key: value for key, value in patch.items() if key not in status}
+        if rest or not status:
+            self._request("PATCH", resource.path(namespace, name), rest, _MERGE)
+        if status:
+            self._request("PATCH", resource.path(namespace, name, "status"), status, _MERGE)
+
+    def delete(self, kind: GroupVersionKind, namespace: str, name: str) -> None:
+        """Delete an object; its children go in the background."""
+        options: KubeObject = {"propagationPolicy": "Background"}
+        self._request("DELETE", self._resource(kind).path(namespace, name), options)
+
+    def objects(self, kind: GroupVersionKind) -> Sequence[KubeObject]:
+        """The objects of the namespace, or all of a kind without namespaces."""
+        answer = self._request("GET", self._resource(kind).path(self._namespace))
+        return answer.get("items") or []
+
+    def is_namespaced(self, kind: GroupVersionKind) -> bool:
+        """Whether objects of a kind are in namespaces."""
+        return self._resource(kind).namespaced
+
+    def fault(self, order: dict[str, Json]) -> None:
+        """Never asked for: `refusal` says so before."""
+        raise UsageError(f"a cluster has no fault {order.get('fault')}")
+
+    def rest(self) -> None:
+        """Return when nothing was called or written for a moment."""
+        self._until = time.monotonic() + self._cluster.timeout
+        latest = time.monotonic() + _MOST_QUIET_SECONDS
+        before, since = self._figures(), time.monotonic()
+        while time.monotonic() < min(since + _QUIET_SECONDS, latest):
+            self.controller.rest()
+            time.sleep(_LOOK_SECONDS)
+            if (now := self._figures()) != before:
+                before, since = now, time.monotonic()
+
+    def wait(self) -> bool:
+        """Wait a moment; False after the timeout of the step."""
+        time.sleep(_LOOK_SECONDS)
+        return time.monotonic() < self._until
+
+    def __enter__(self) -> Self:
+        self._loop.start()
+        chosen = self._cluster
+        try:
+            self._client = self._on_loop(Client.connect(kubeconfig=chosen.kubeconfig, context=chosen.context))
+        except BaseException:
+            self._loop.stop(_ANSWER_SECONDS)
+            raise
+        return self
+
+    def make_namespace(self) -> None:
+        """Create the namespace of the test."""
+        metadata = {"name": self._namespace, "labels": {"app.kubernetes.io/managed-by": FIELD_MANAGER}}
+        body: KubeObject = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+        self._request("POST", "/api/v1/namespaces", body)
+        self._made.append((self._resource(_NAMESPACES), self._namespace))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            try:
+                self._remove_all()
+            finally:
+                if self._client is not None:
+                    self._on_loop(self._client.close())
+                self._loop.stop(_ANSWER_SECONDS)
+
+    # -- requests
+
+    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self._loop.submit(work).result(_ANSWER_SECONDS)
+        except NotInTime:
+            raise UsageError(f"the cluster has not answered within {_ANSWER_SECONDS:g} s") from None
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: KubeObject | None = None,
+        content_type: str = "application/json",
+        params: dict[str, str] | None = None,
+    ) -> KubeObject:
+        assert self._client is not None, "the stage is entered before it is used"
+        work = self._client.request_json(
+            method, path, body=body, content_type=content_type, params=params or {}
+        )
+        return self._on_loop(work)
+
+    def _resource(self, kind: GroupVersionKind) -> Resource:
+        assert self._client is not None, "the stage is entered before it is used"
+        return self._on_loop(self._client.discover(kind))
+
+    def _write_status(
+        self, resource: Resource, body: KubeObject, media_type: str, params: dict[str, str] | None = None
+    ) -> None:
+        if "status" not in body or not _has_status(resource):
+            return
+        name = str(value_at(body, "metadata", "name"))
+        status = {name: body[name] for name in ("apiVersion", "kind", "status")}
+        path = resource.path(self._namespace, name, "status")
+        self._request("PATCH", path, {**status, "metadata": {"name": name}}, media_type, params)
+
+    def _placed(self, resource: Resource, obj: KubeObject) -> KubeObject:
+        metadata = dict(obj.get("metadata") or {})
+        for name in ("resourceVersion", "uid", "creationTimestamp", "managedFields"):
+            metadata.pop(name, None)
+        if resource.namespaced:
+            metadata["namespace"] = self._namespace
+        return {**obj, "metadata": metadata}
+
+    # -- what is made, and removed
+
+    def _define(self, definition: KubeObject) -> None:
+        resource = self._resource(_DEFINITIONS)
+        name = str(value_at(definition, "metadata", "name"))
+        with suppress(NotFound):
+            self._request("GET", resource.path(None, name))
+            return
+        self._request("POST", resource.path(), definition)
+        self._made.append((resource, name))
+        until = time.monotonic() + _SERVED_SECONDS
+        for kind in defined_kinds([definition]):
+            while True:
+                try:
+                    self._resource(kind)
+                    break
+                except NotFound:
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(_LOOK_SECONDS)
+
+    def _note(self, resource: Resource, obj: KubeObject) -> None:
+        self._touched.add(resource.gvk)
+        if not resource.namespaced:
+            self._made.append((resource, str(value_at(obj, "metadata", "name"))))
+
+    def _remove_all(self) -> None:
+        """Remove what was made, the newest first: objects, the namespace, definitions."""
+        if not self._made:
+            return
+        for kind in {*self._touched, *self._watched(), *self._applied()}:
+            with suppress(ApiError):
+                resource = self._resource(kind)
+                if resource.namespaced:
+                    self._remove_objects(resource)
+        for resource, name in reversed(self._made):
+            with suppress(NotFound):
+                self._request("DELETE", resource.path(None, name))
+        if not self._has_controllers():
+            with suppress(NotFound):
+                self._finish_namespace()
+
+    def _remove_objects(self, resource: Resource) -> None:
+        path = resource.path(self._namespace)
+        for each in self._request("GET", path).get("items") or ():
+            name = str(value_at(each, "metadata", "name"))
+            with suppress(NotFound):
+                if value_at(each, "metadata", "finalizers"):
+                    # The controller has ended: nothing else would remove them.
+                    there: KubeObject = {"metadata": {"finalizers": None}}
+                    self._request("PATCH", resource.path(self._namespace, name), there, _MERGE)
+                self._request("DELETE", resource.path(self._namespace, name))
+
+    def _finish_namespace(self) -> None:
+        """Where no controller of the cluster does it, as on an API server alone."""
+        path = f"/api/v1/namespaces/{self._namespace}"
+        namespace = self._request("GET", path)
+        self._request("PUT", f"{path}/finalize", {**namespace, "spec": {"finalizers": []}})
+
+    # -- what the cluster is like
+
+    def _watched(self) -> set[GroupVersionKind]:
+        resources = self._bundle.controller.resources
+        return {GroupVersionKind.of(each.api_version, each.kind) for each in resources if each.kind}
+
+    def _applied(self) -> set[GroupVersionKind]:
+        return {kind for handler in self._bundle.controller.handlers for kind in handler.applies}
+
+    def _is_served_in_namespaces(self, kind: GroupVersionKind) -> bool:
+        for each in self._bundle.definitions:
+            if kind in defined_kinds([each]):
+                return value_at(each, "spec", "scope") == "Namespaced"
+        try:
+            return self._resource(kind).namespaced
+        except NotFound:
+            return True  # the test will say so
+
+    def _has_controllers(self) -> bool:
+        """Whether kube-controller-manager runs: it makes a service account in each namespace."""
+        try:
+            self._request("GET", "/api/v1/namespaces/default/serviceaccounts/default")
+        except NotFound:
+            return False
+        return True
+
+    def _figures(self) -> object:
+        handlers = self.controller.status().handlers
+        calls = [(each.name, each.succeeded, each.failed, each.retried, each.gone) for each in handlers]
+        return calls, self.controller.runtime.parts.writing.ledger.newest(1)
+
+
+def _kind_of(obj: KubeObject) -> GroupVersionKind:
+    return GroupVersionKind.of(str(obj.get("apiVersion")), str(obj.get("kind")))
+
+
+def _has_status(resource: Resource) -> bool:
+    return "status" in resource.subresources
+
+
+def _namespaces_of(test: LoadedTest) -> Iterator[str]:
+    """The namespaces that a document names."""
+    spec = test.spec
+    given = [each for entry in spec.objects for each in test.objects_of(entry)]
+    given += [each for step in spec.steps if step.apply for each in test.objects_of(step.apply)]
+    for obj in given:
+        if obj.get("kind") == "Namespace":
+            yield str(value_at(obj, "metadata", "name"))
+        yield str(value_at(obj, "metadata", "namespace") or DEFAULT_NAMESPACE)
+    for step in spec.steps:
+        yield from (each.namespace for each in (step.patch, step.delete) if each is not None)
+        for each in step.expect:
+            for pattern in (each.match, each.absent):
+                yield str(value_at(pattern, "metadata", "namespace") or DEFAULT_NAMESPACE)
+            if each.condition is not None:
+                yield each.condition.namespace
+            if each.event is not None:
+                about = mapping_at(each.event.regarding)
+                yield str(about.get("namespace") or DEFAULT_NAMESPACE)
