@@ -6,7 +6,7 @@ import signal
 import xml.etree.ElementTree as ET
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -22,8 +22,8 @@ from declctl.kit.text import visible
 from declctl.manifest import render_json
 from declctl.manifest.controller_test import LoadedTest
 from declctl.manifest.diagnostics import Diagnostic
-from declctl.testing.cluster_stage import ClusterChoice
-from declctl.testing.documents import load_documents
+from declctl.testing.cluster_access import ClusterChoice, DefinedOnCluster
+from declctl.testing.documents import BundleUnderTest, load_documents
 from declctl.testing.player import PlayedTest, play
 
 _BAD_INPUT = 2
@@ -84,7 +84,7 @@ def run_tests(places: Sequence[Path], run: TestRun) -> int:
         asked = " ".join(f"-k {each!r}" for each in run.chosen)
         raise UsageError(f"None of the {len(loaded)} tests at or below {where} is meant by {asked}.")
     played: list[PlayedTest] = []
-    with _interrupted_by_sigterm():
+    with _interrupted_by_sigterm(), _defined(tests, cluster):
         for one in _play_all(tests, cluster, run.jobs):
             played.append(one)
             if not run.as_json:
@@ -115,6 +115,14 @@ def _play_one(cluster: ClusterChoice | None, place: tuple[str, str]) -> PlayedTe
     path, name = place
     (test,) = (each for each in load_documents([Path(path)], dict(os.environ)) if each.name == name)
     return play(test, cluster)
+
+
+def _defined(tests: Sequence[LoadedTest], cluster: ClusterChoice | None) -> AbstractContextManager[object]:
+    """The definitions of all tests in a cluster: created once, and removed after the last test."""
+    if cluster is None:
+        return nullcontext()
+    bundles = {each.bundle.path: each.bundle for each in tests if isinstance(each.bundle, BundleUnderTest)}
+    return DefinedOnCluster(cluster, [one for each in bundles.values() for one in each.definitions])
 
 
 @contextmanager

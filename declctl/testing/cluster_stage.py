@@ -5,47 +5,31 @@ watches that one alone. Afterwards all of it is removed, also what the test has 
 """
 
 import time
-from collections.abc import Coroutine, Iterator, Sequence
-from concurrent.futures import TimeoutError as NotInTime
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self
 from uuid import uuid4
 
-import msgspec
-
 from declctl.errors import ApiError, NotFound, UsageError
-from declctl.kit import AdvancingClock, LoopThread
+from declctl.kit import AdvancingClock
 from declctl.manifest.controller_test import DEFAULT_NAMESPACE, LoadedTest, defined_kinds
 from declctl.manifest.values import Json, mapping_at, value_at
 from declctl.objects import GroupVersionKind, KubeObject, Resource
+from declctl.testing.cluster_access import DEFINITION, LOOK_SECONDS, ClusterAccess, ClusterChoice
 from declctl.testing.controller import HostedController
 from declctl.testing.documents import BundleUnderTest
 from declctl.testing.stages import FIELD_MANAGER, Stage
 from declctl.transport import Client
 
-T = TypeVar("T")
-_DEFINITION: Final = "CustomResourceDefinition"
-_DEFINITIONS: Final = GroupVersionKind("apiextensions.k8s.io", "v1", _DEFINITION)
 _NAMESPACES: Final = GroupVersionKind("", "v1", "Namespace")
 _MERGE: Final = "application/merge-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
-_ANSWER_SECONDS: Final = 60.0  # for one request, with its login
-_SERVED_SECONDS: Final = 30.0  # until a new definition is served
-_LOOK_SECONDS: Final = 0.1  # between two looks at what is expected
 _QUIET_SECONDS: Final = 0.3  # without a call or a write, after which the controller counts as at rest
 _MOST_QUIET_SECONDS: Final = 5.0  # for which a controller that is never at rest is waited for
-# Kinds whose status controllers of a cluster write.
+# Groups of kinds whose status controllers of a cluster write.
 _WORKLOADS: Final = frozenset({"", "apps", "batch", "policy", "autoscaling"})
-
-
-class ClusterChoice(msgspec.Struct, frozen=True):
-    """The cluster of a command line, and how long expectations are waited for there, in seconds."""
-
-    kubeconfig: str | None = None
-    context: str | None = None
-    timeout: float = 30.0
 
 
 class ControllerOnCluster(HostedController):
@@ -68,9 +52,8 @@ class ClusterStage(Stage):
         super().__init__(bundle)
         self._cluster = cluster
         self._namespace = f"declctl-test-{uuid4().hex[:8]}"
-        self._loop = LoopThread("declctl-test")
-        self._client: Client | None = None
-        self._made: list[tuple[Resource, str]] = []  # definitions and objects outside of namespaces
+        self._access = ClusterAccess(cluster)
+        self._made: list[tuple[Resource, str]] = []  # the namespace, and objects outside of it
         self._touched: set[GroupVersionKind] = set()  # kinds of which there may be objects
         self._until = 0.0  # monotonic seconds, until which the present step is waited for
 
@@ -103,49 +86,49 @@ class ClusterStage(Stage):
 
     def load(self, objects: Sequence[KubeObject]) -> None:
         """Create definitions that are missing, then the other objects with their status."""
-        for each in sorted(objects, key=lambda one: one.get("kind") != _DEFINITION):
-            if each.get("kind") == _DEFINITION:
-                self._define(each)
+        for each in sorted(objects, key=lambda one: one.get("kind") != DEFINITION):
+            if each.get("kind") == DEFINITION:
+                self._access.define(each)
                 continue
-            resource = self._resource(_kind_of(each))
+            resource = self._access.resource(_kind_of(each))
             body = self._placed(resource, each)
-            self._request("POST", resource.path(self._namespace), body=body)
+            self._access.request("POST", resource.path(self._namespace), body=body)
             self._note(resource, body)
-            self._write_status(resource, body, _MERGE)
+            self._write_status(resource, body, _MERGE, {})
 
     def apply(self, obj: KubeObject) -> None:
         """Apply an object, and a status that it has."""
-        resource = self._resource(_kind_of(obj))
+        resource = self._access.resource(_kind_of(obj))
         body = self._placed(resource, obj)
         name = str(value_at(body, "metadata", "name"))
         params = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        self._request("PATCH", resource.path(self._namespace, name), body, _APPLY, params)
+        self._access.request("PATCH", resource.path(self._namespace, name), body, _APPLY, params)
         self._note(resource, body)
         self._write_status(resource, body, _APPLY, params)
 
     def patch(self, kind: GroupVersionKind, namespace: str, name: str, patch: dict[str, Json]) -> None:
         """Merge a patch into an object, and a part `status` of it into its status."""
-        resource = self._resource(kind)
+        resource = self._access.resource(kind)
         status = {"status": patch["status"]} if "status" in patch and _has_status(resource) else {}
         rest = {key: value for key, value in patch.items() if key not in status}
         if rest or not status:
-            self._request("PATCH", resource.path(namespace, name), rest, _MERGE)
+            self._access.request("PATCH", resource.path(namespace, name), rest, _MERGE)
         if status:
-            self._request("PATCH", resource.path(namespace, name, "status"), status, _MERGE)
+            self._access.request("PATCH", resource.path(namespace, name, "status"), status, _MERGE)
 
     def delete(self, kind: GroupVersionKind, namespace: str, name: str) -> None:
         """Delete an object; its children go in the background."""
         options: KubeObject = {"propagationPolicy": "Background"}
-        self._request("DELETE", self._resource(kind).path(namespace, name), options)
+        self._access.request("DELETE", self._access.resource(kind).path(namespace, name), options)
 
     def objects(self, kind: GroupVersionKind) -> Sequence[KubeObject]:
         """The objects of the namespace, or all of a kind without namespaces."""
-        answer = self._request("GET", self._resource(kind).path(self._namespace))
+        answer = self._access.request("GET", self._access.resource(kind).path(self._namespace))
         return answer.get("items") or []
 
     def is_namespaced(self, kind: GroupVersionKind) -> bool:
         """Whether objects of a kind are in namespaces."""
-        return self._resource(kind).namespaced
+        return self._access.resource(kind).namespaced
 
     def fault(self, order: dict[str, Json]) -> None:
         """Never asked for: `refusal` says so before."""
@@ -158,31 +141,25 @@ class ClusterStage(Stage):
         before, since = self._figures(), time.monotonic()
         while time.monotonic() < min(since + _QUIET_SECONDS, latest):
             self.controller.rest()
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
             if (now := self._figures()) != before:
                 before, since = now, time.monotonic()
 
     def wait(self) -> bool:
         """Wait a moment; False after the timeout of the step."""
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(LOOK_SECONDS)
         return time.monotonic() < self._until
 
     def __enter__(self) -> Self:
-        self._loop.start()
-        chosen = self._cluster
-        try:
-            self._client = self._on_loop(Client.connect(kubeconfig=chosen.kubeconfig, context=chosen.context))
-        except BaseException:
-            self._loop.stop(_ANSWER_SECONDS)
-            raise
+        self._access.__enter__()
         return self
 
     def make_namespace(self) -> None:
         """Create the namespace of the test."""
         metadata = {"name": self._namespace, "labels": {"app.kubernetes.io/managed-by": FIELD_MANAGER}}
         body: KubeObject = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
-        self._request("POST", "/api/v1/namespaces", body)
-        self._made.append((self._resource(_NAMESPACES), self._namespace))
+        self._access.request("POST", "/api/v1/namespaces", body)
+        self._made.append((self._access.resource(_NAMESPACES), self._namespace))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -193,45 +170,19 @@ class ClusterStage(Stage):
             try:
                 self._remove_all()
             finally:
-                if self._client is not None:
-                    self._on_loop(self._client.close())
-                self._loop.stop(_ANSWER_SECONDS)
+                self._access.__exit__(kind, error, trace)
 
-    # -- requests
-
-    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            return self._loop.submit(work).result(_ANSWER_SECONDS)
-        except NotInTime:
-            raise UsageError(f"the cluster has not answered within {_ANSWER_SECONDS:g} s") from None
-
-    def _request(
-        self,
-        method: str,
-        path: str,
-        body: KubeObject | None = None,
-        content_type: str = "application/json",
-        params: dict[str, str] | None = None,
-    ) -> KubeObject:
-        assert self._client is not None, "the stage is entered before it is used"
-        work = self._client.request_json(
-            method, path, body=body, content_type=content_type, params=params or {}
-        )
-        return self._on_loop(work)
-
-    def _resource(self, kind: GroupVersionKind) -> Resource:
-        assert self._client is not None, "the stage is entered before it is used"
-        return self._on_loop(self._client.discover(kind))
+    # -- objects
 
     def _write_status(
-        self, resource: Resource, body: KubeObject, media_type: str, params: dict[str, str] | None = None
+        self, resource: Resource, body: KubeObject, media_type: str, params: dict[str, str]
     ) -> None:
         if "status" not in body or not _has_status(resource):
             return
         name = str(value_at(body, "metadata", "name"))
         status = {name: body[name] for name in ("apiVersion", "kind", "status")}
         path = resource.path(self._namespace, name, "status")
-        self._request("PATCH", path, {**status, "metadata": {"name": name}}, media_type, params)
+        self._access.request("PATCH", path, {**status, "metadata": {"name": name}}, media_type, params)
 
     def _placed(self, resource: Resource, obj: KubeObject) -> KubeObject:
         metadata = dict(obj.get("metadata") or {})
@@ -241,64 +192,43 @@ class ClusterStage(Stage):
             metadata["namespace"] = self._namespace
         return {**obj, "metadata": metadata}
 
-    # -- what is made, and removed
-
-    def _define(self, definition: KubeObject) -> None:
-        resource = self._resource(_DEFINITIONS)
-        name = str(value_at(definition, "metadata", "name"))
-        with suppress(NotFound):
-            self._request("GET", resource.path(None, name))
-            return
-        self._request("POST", resource.path(), definition)
-        self._made.append((resource, name))
-        until = time.monotonic() + _SERVED_SECONDS
-        for kind in defined_kinds([definition]):
-            while True:
-                try:
-                    self._resource(kind)
-                    break
-                except NotFound:
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(_LOOK_SECONDS)
-
     def _note(self, resource: Resource, obj: KubeObject) -> None:
         self._touched.add(resource.gvk)
         if not resource.namespaced:
             self._made.append((resource, str(value_at(obj, "metadata", "name"))))
 
     def _remove_all(self) -> None:
-        """Remove what was made, the newest first: objects, the namespace, definitions."""
+        """Remove what was made, the newest first: objects, and the namespace."""
         if not self._made:
             return
         for kind in {*self._touched, *self._watched(), *self._applied()}:
             with suppress(ApiError):
-                resource = self._resource(kind)
+                resource = self._access.resource(kind)
                 if resource.namespaced:
                     self._remove_objects(resource)
         for resource, name in reversed(self._made):
             with suppress(NotFound):
-                self._request("DELETE", resource.path(None, name))
+                self._access.request("DELETE", resource.path(None, name))
         if not self._has_controllers():
             with suppress(NotFound):
                 self._finish_namespace()
 
     def _remove_objects(self, resource: Resource) -> None:
         path = resource.path(self._namespace)
-        for each in self._request("GET", path).get("items") or ():
+        for each in self._access.request("GET", path).get("items") or ():
             name = str(value_at(each, "metadata", "name"))
             with suppress(NotFound):
                 if value_at(each, "metadata", "finalizers"):
                     # The controller has ended: nothing else would remove them.
                     there: KubeObject = {"metadata": {"finalizers": None}}
-                    self._request("PATCH", resource.path(self._namespace, name), there, _MERGE)
-                self._request("DELETE", resource.path(self._namespace, name))
+                    self._access.request("PATCH", resource.path(self._namespace, name), there, _MERGE)
+                self._access.request("DELETE", resource.path(self._namespace, name))
 
     def _finish_namespace(self) -> None:
         """Where no controller of the cluster does it, as on an API server alone."""
         path = f"/api/v1/namespaces/{self._namespace}"
-        namespace = self._request("GET", path)
-        self._request("PUT", f"{path}/finalize", {**namespace, "spec": {"finalizers": []}})
+        namespace = self._access.request("GET", path)
+        self._access.request("PUT", f"{path}/finalize", {**namespace, "spec": {"finalizers": []}})
 
     # -- what the cluster is like
 
@@ -314,14 +244,14 @@ class ClusterStage(Stage):
             if kind in defined_kinds([each]):
                 return value_at(each, "spec", "scope") == "Namespaced"
         try:
-            return self._resource(kind).namespaced
+            return self._access.resource(kind).namespaced
         except NotFound:
             return True  # the test will say so
 
     def _has_controllers(self) -> bool:
         """Whether kube-controller-manager runs: it makes a service account in each namespace."""
         try:
-            self._request("GET", "/api/v1/namespaces/default/serviceaccounts/default")
+            self._access.request("GET", "/api/v1/namespaces/default/serviceaccounts/default")
         except NotFound:
             return False
         return True

@@ -31,7 +31,8 @@ from declctl.manifest.values import Json, Path, mapping_at, value_at
 from declctl.objects import GroupVersionKind, KubeObject
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.reloading.changes import Result
-from declctl.testing.cluster_stage import ClusterChoice, ClusterStage
+from declctl.testing.cluster_access import ClusterChoice
+from declctl.testing.cluster_stage import ClusterStage
 from declctl.testing.documents import BundleUnderTest
 from declctl.testing.matching import matches, nearest, sentence, shown
 from declctl.testing.stages import SandboxStage, Stage
