@@ -240,10 +240,12 @@ class CallsExpectation(LocatedSpec):
     """The calls of a handler that ended in this step."""
 
     ABOUT = about(
-        "The calls of a handler that ended in this step, each attempt on its own.",
+        "The calls of a handler or a schedule that ended in this step, each attempt on its own.",
         any_of=(("count",), ("min",), ("max",), ("failed",)),
     )
-    handler: str = field(text("The name of the handler.", value="label", examples=["notify"]), required=True)
+    handler: str = field(
+        text("The name of the handler or the schedule.", value="label", examples=["notify"]), required=True
+    )
     count: int | None = field(whole("So many calls.", minimum=0, examples=[1]))
     min: int | None = field(whole("So many calls at least.", minimum=0))
     max: int | None = field(whole("So many calls at most.", minimum=0))
@@ -385,7 +387,7 @@ class Bundle(Protocol):
 
     @property
     def handlers(self) -> Iterable[str]:
-        """The names of the handlers."""
+        """The names of handlers and schedules."""
         ...
 
     @property
@@ -695,8 +697,8 @@ class _Check:
         for part in ("calls", "writes"):
             where, name = (*path, part, "handler"), value_at(given, part, "handler")
             if isinstance(name, str) and name not in handlers and not self._findings.is_blamed(where):
-                advice = did_you_mean(name, handlers) or f"the handlers are {listed(handlers)}"
-                message = f'{dotted(where)}: the manifest has no handler "{name}"'
+                advice = did_you_mean(name, handlers) or f"the names are {listed(handlers)}"
+                message = f'{dotted(where)}: the manifest has no handler and no schedule "{name}"'
                 self._add(codes.UNKNOWN_REFERENCE, where, message, advice)
 
     def _check_pattern(self, path: Path, pattern: JsonObject) -> None:

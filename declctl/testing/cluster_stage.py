@@ -36,7 +36,7 @@ class ControllerOnCluster(HostedController):
     """A controller in threads of this process that watches one namespace of a cluster."""
 
     def __init__(self, manifest: Path, cluster: ClusterChoice, namespace: str) -> None:
-        super().__init__(manifest, clock=AdvancingClock(), namespace=namespace, only=namespace)
+        super().__init__(manifest, clock=AdvancingClock(), namespace=namespace, only=namespace, records=True)
         self._cluster = cluster
 
     async def connect(self) -> Client:
@@ -72,12 +72,11 @@ class ClusterStage(Stage):
         for each in self._watched():
             if not self._is_served_in_namespaces(each):
                 return f"its controller watches {each.kind}, which is in no namespace, and would act on all"
-        written = {
-            one.kind for step in spec.steps if (one := step.patch) is not None and "status" in one.patch
-        }
-        foreign = [name for name in sorted(written) if test.kind_of("", name).group in _WORKLOADS]
+        foreign = [each.kind for each in _written_status(test) if each.group in _WORKLOADS]
         if foreign and self._has_controllers():
             return f"it writes the status of a {foreign[0]}, which controllers of this cluster write, too"
+        if _gives_uids(test):
+            return "it gives objects uids, which the server chooses here"
         return ""
 
     def make_controller(self, manifest: Path) -> HostedController:
@@ -257,9 +256,7 @@ class ClusterStage(Stage):
         return True
 
     def _figures(self) -> object:
-        handlers = self.controller.status().handlers
-        calls = [(each.name, each.succeeded, each.failed, each.retried, each.gone) for each in handlers]
-        return calls, self.controller.runtime.parts.writing.ledger.newest(1)
+        return len(self.controller.calls), self.controller.runtime.parts.writing.ledger.newest(1)
 
 
 def _kind_of(obj: KubeObject) -> GroupVersionKind:
@@ -270,12 +267,31 @@ def _has_status(resource: Resource) -> bool:
     return "status" in resource.subresources
 
 
+def _objects_of(test: LoadedTest) -> Iterator[KubeObject]:
+    """The objects that a document creates or applies."""
+    for entry in test.spec.objects:
+        yield from test.objects_of(entry)
+    for step in test.spec.steps:
+        if step.apply is not None:
+            yield from test.objects_of(step.apply)
+
+
+def _gives_uids(test: LoadedTest) -> bool:
+    return any(value_at(each, "metadata", "uid") for each in _objects_of(test))
+
+
+def _written_status(test: LoadedTest) -> Iterator[GroupVersionKind]:
+    """The kinds whose status a document writes."""
+    yield from (_kind_of(each) for each in _objects_of(test) if "status" in each)
+    for step in test.spec.steps:
+        if step.patch is not None and "status" in step.patch.patch:
+            yield test.kind_of(step.patch.api_version, step.patch.kind)
+
+
 def _namespaces_of(test: LoadedTest) -> Iterator[str]:
     """The namespaces that a document names."""
     spec = test.spec
-    given = [each for entry in spec.objects for each in test.objects_of(entry)]
-    given += [each for step in spec.steps if step.apply for each in test.objects_of(step.apply)]
-    for obj in given:
+    for obj in _objects_of(test):
         if obj.get("kind") == "Namespace":
             yield str(value_at(obj, "metadata", "name"))
         yield str(value_at(obj, "metadata", "namespace") or DEFAULT_NAMESPACE)

@@ -16,7 +16,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import structlog
 
@@ -29,6 +29,7 @@ from declctl.objects.differences import Mutation
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.plugin_metrics import SCRAPE_SECONDS
+from declctl.runtime.handling.tap import TapFilter, TapListener, TapMark, TapOutcome, TappedCall
 from declctl.runtime.reloading.changes import Outcome
 from declctl.runtime.reporting.status import ControllerCondition, ControllerStatus, ResourceStatus
 from declctl.runtime.runtime import RunOptions, Runtime
@@ -47,7 +48,7 @@ _FIRST_PAUSE_SECONDS = 0.001  # most conditions of tests become true within some
 LOOK_SECONDS = 5.0  # the longest wait for the machinery loop
 _END_LOOK_SECONDS = 0.05  # between two looks of a waiting call whether the controller has ended
 _MOST_KEYS = 3  # of each handler, that an error names
-_PATIENCE_SECONDS = 1.0  # of this machine, in which an advance waits for a call that does nothing to be seen
+_PATIENCE_SECONDS = 1.0  # of this machine, for which an advance waits for a call that does nothing to be seen
 _TURNS = 20  # of the machinery loop: after these, events that the reflector has read are in the caches
 
 
@@ -191,6 +192,34 @@ CHILDREN = SharedPreflightPool()
 """The pre-flight pool of all controllers under test in this process."""
 
 
+class HandlerCall(NamedTuple):
+    """One call of a handler that has ended, or is not waited for any longer."""
+
+    handler: str
+    key: str
+    outcome: TapOutcome
+    error: str  # hidden for a Secret
+    error_type: str
+    retry_in: float | None  # seconds
+
+
+class CallRecorder(TapListener):
+    """Remembers all calls of handlers; what a filter has held back is no call. Any thread reads `calls`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(TapFilter(), loop)
+        self.calls: list[HandlerCall] = []  # the oldest first
+
+    def add(self, item: TappedCall | TapMark) -> None:
+        """Remember a call."""
+        if isinstance(item, TappedCall) and item.outcome is not TapOutcome.FILTERED:
+            error = (
+                "(hidden: the object is a Secret)" if item.error and item.subject.is_secret else item.error
+            )
+            call = HandlerCall(item.handler, item.key, item.outcome, error, item.error_type, item.retry_in)
+            self.calls.append(call)
+
+
 class HostedController:
     """A controller in threads of this process, over any API server; what all stages of tests share.
 
@@ -199,6 +228,7 @@ class HostedController:
     - `clock`: the clock of the controller.
     - `namespace`: of the process, where the manifest names none.
     - `only`: watch this namespace alone, whatever the manifest says.
+    - `records`: remember all calls of handlers, for `calls`.
 
     `log` has the lines of declctl, and those that handlers write with `ctx.log`. Methods are called by the
     thread of the test.
@@ -212,7 +242,10 @@ class HostedController:
         watch: bool = False,
         namespace: str = "default",
         only: str | None = None,
+        records: bool = False,
     ) -> None:
+        self._records = records
+        self._recorder: CallRecorder | None = None  # set when the controller has begun
         self.log = Logged()
         self.clock = clock
         self._stack = ExitStack()
@@ -220,6 +253,8 @@ class HostedController:
         self._watch = watch
         self._namespace = namespace
         self._only = only
+        self.patience = _PATIENCE_SECONDS  # seconds of this machine, for calls that do not wait for the clock
+        self._slept = 0  # the newest sleep of the clock, when it was at rest last
         self._slow: Mapping[object, int] = {}  # slots, … → calls that `advance` does not wait for
         self._watches = 0  # that were open when it was at rest last
         self._runtime: Runtime | None = None
@@ -271,6 +306,7 @@ class HostedController:
             self.stop()
             raise
         if isinstance(self.clock, AdvancingClock):
+            self._slept = self.clock.newest_sleep()
             self.clock.attach(self._rest)
         return self
 
@@ -343,6 +379,11 @@ class HostedController:
         """
         __tracebackhide__ = True
         self._until("ready", lambda: self.status().ready, timeout)
+
+    @property
+    def calls(self) -> Sequence[HandlerCall]:
+        """All calls of handlers that have ended, the oldest first; empty without `records`."""
+        return () if self._recorder is None else tuple(self._recorder.calls)
 
     def status(self) -> ControllerStatus:
         """The status, as in `GET /status`, taken on the machinery loop."""
@@ -440,7 +481,10 @@ class HostedController:
         return self._loop is not None and self.status().generation > 0
 
     @asynccontextmanager
-    async def _front(self, _: Runtime) -> AsyncGenerator[None]:
+    async def _front(self, runtime: Runtime) -> AsyncGenerator[None]:
+        if self._records:
+            self._recorder = CallRecorder(asyncio.get_running_loop())
+            runtime.tap.listeners = (*runtime.tap.listeners, self._recorder)
         self._loop = asyncio.get_running_loop()
         yield
 
@@ -506,32 +550,46 @@ class HostedController:
         return "; ".join(parts) or "it was busy, and is done now"
 
     def _rest(self) -> Standstill:
-        """Wait until caches have all changes, and what can be called now is done; for a second at most."""
-        until, first = time.monotonic() + _PATIENCE_SECONDS, None
+        """Wait until caches have all changes, and what can be called now is done; for a second at most.
+
+        Calls that run are waited for as long as `patience` says, unless a sleep of the clock has begun since
+        the last rest, for which one of them may wait.
+        """
+        begin, first = time.monotonic(), None
         while True:
             version = self.newest_version()
             try:
-                rest, busy = self.on_machinery(self._work(version), LOOK_SECONDS)
+                rest, busy, running = self.on_machinery(self._work(version), LOOK_SECONDS)
             except RuntimeError:  # it has ended
                 return Standstill(None)
             self._slow = {part: min(number, busy.get(part, 0)) for part, number in self._slow.items()}
             if all(number <= self._slow.get(part, 0) for part, number in busy.items()):
-                self._watches = self._open_watches()
+                self._note_rest()
                 return rest
-            if time.monotonic() >= until:
+            computes = running and self._newest_sleep() <= self._slept
+            if time.monotonic() >= begin + (self.patience if computes else _PATIENCE_SECONDS):
                 if rest.figures == first:  # user code takes its time, or nothing can be called yet
                     self._slow = busy
-                    self._watches = self._open_watches()
+                    self._note_rest()
                 return rest
             first = first or rest.figures
             time.sleep(_FIRST_PAUSE_SECONDS)
+
+    def _note_rest(self) -> None:
+        self._watches, self._slept = self._open_watches(), self._newest_sleep()
+
+    def _newest_sleep(self) -> int:
+        return self.clock.newest_sleep() if isinstance(self.clock, AdvancingClock) else 0
 
     def _open_watches(self) -> int:
         client = self.runtime.client
         return 0 if client is None else client.statistics().open_watches
 
-    async def _work(self, version: int | None) -> tuple[Standstill, Mapping[object, int]]:
-        """Let happen what is due. Returns when more is due, and what runs or can run now, by its place."""
+    async def _work(self, version: int | None) -> tuple[Standstill, Mapping[object, int], int]:
+        """Let happen what is due.
+
+        Returns when more is due; what runs or can run now, by its place; and the number of calls that run.
+        """
         parts = self.runtime.parts
         for slot in parts.slots.all():
             slot.wake()  # workers wait by the time of this machine
@@ -544,16 +602,19 @@ class HostedController:
         for resource in parts.observer.resources():
             busy[resource.name] = version is not None and not _has_seen(resource, version)
         figures: list[object] = []
+        running = 0
         for slot in parts.slots.all():
             queue, seconds = slot.queue.statistics(), slot.queue.next_due()
             busy[slot] = queue.running + (seconds == 0)
+            running += queue.running
             due = min(due, seconds or float("inf"))
             figures.append(queue)
         for each in parts.schedules.statistics():
             busy[each.name, "schedule"] = each.running
+            running += each.running
             figures.append((each.succeeded, each.failed, each.running))
         busy["events"] = parts.writing.recorder.waiting
-        return Standstill(figures, due), busy
+        return Standstill(figures, due), busy, running
 
 
 class ControllerUnderTest(HostedController):
@@ -566,6 +627,7 @@ class ControllerUnderTest(HostedController):
     - `watch`: reload when files change. By default a test calls `reload`.
     - `clock`: the clock of the controller and its new sandbox, by default one that `advance` can move ahead.
       A controller over a given `sandbox` goes by the clock of that, and raises UsageError for another one.
+    - `records`: remember all calls of handlers, for `calls`.
 
     `log` has the lines of declctl, and those that handlers write with `ctx.log`. Methods are called by the
     thread of the test. If a handler changes an object that others share (`cache: {mode: Objects}`), the with
@@ -580,11 +642,12 @@ class ControllerUnderTest(HostedController):
         sandbox: SandboxThread | None = None,
         watch: bool = False,
         clock: Clock | None = None,
+        records: bool = False,
     ) -> None:
         self._objects = list(objects)
         self._own_sandbox = sandbox is None
         self.sandbox = SandboxThread(clock=clock) if sandbox is None else sandbox
-        super().__init__(manifest, clock=self.sandbox.clock, watch=watch)
+        super().__init__(manifest, clock=self.sandbox.clock, watch=watch, records=records)
         if clock not in (None, self.clock):
             raise UsageError("the sandbox has another clock: give it this one, as SandboxThread(clock=…)")
 

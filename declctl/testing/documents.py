@@ -38,8 +38,8 @@ class BundleUnderTest(msgspec.Struct, frozen=True):
 
     @property
     def handlers(self) -> Sequence[str]:
-        """The names of the handlers."""
-        return [each.name for each in self.controller.handlers]
+        """The names of handlers and schedules."""
+        return [each.name for each in (*self.controller.handlers, *self.controller.schedules)]
 
     @property
     def kinds(self) -> Iterable[GroupVersionKind]:

@@ -29,7 +29,7 @@ from declctl.manifest.controller_test import (
 )
 from declctl.manifest.values import Json, Path, mapping_at, value_at
 from declctl.objects import GroupVersionKind, KubeObject
-from declctl.runtime.handling.binding import HandlerStatistics
+from declctl.runtime.handling.tap import TapOutcome
 from declctl.runtime.reloading.changes import Result
 from declctl.testing.cluster_access import ClusterChoice
 from declctl.testing.cluster_stage import ClusterStage
@@ -39,6 +39,7 @@ from declctl.testing.stages import SandboxStage, Stage
 from declctl.writes import WriteRecord, WriteResult
 
 Outcome = Literal["passed", "failed", "skipped"]
+_FAILURES = frozenset({TapOutcome.FAILED, TapOutcome.RETRIED, TapOutcome.DEAD_LETTER, TapOutcome.OVERDUE})
 _EVENTS = GroupVersionKind("", "v1", "Event")
 _MOST_NAMED = 5  # objects, Events or writes that a message names
 _MOST_PRINTED = 20  # lines of handlers
@@ -78,7 +79,8 @@ class _Refused(_Unmet):
 class _Begin:
     """The figures at the beginning of a step; differences to them are what has happened in it."""
 
-    calls: Mapping[str, tuple[int, int]]  # by handler: calls, and those that have failed
+    calls: int  # of handlers, so far
+    schedules: Mapping[str, tuple[int, int]]  # by name: calls so far, and those that have failed
     last_write: WriteRecord | None
     events: Mapping[str, str]  # versions, by uid
     before: Sequence[WriteRecord] = field(default_factory=list[WriteRecord])  # a restart, in this step
@@ -123,7 +125,7 @@ class _Player:
     def __init__(self, test: LoadedTest, stage: Stage) -> None:
         self._test = test
         self._stage = stage
-        self._begin = _Begin({}, None, {})
+        self._begin = _Begin(0, {}, None, {})
 
     def run(self) -> _Unmet | None:
         """Play all steps; the first thing that is not met, None if all are."""
@@ -193,8 +195,7 @@ class _Player:
         elif step.restart is not None:
             self._begin.before = self._writes()
             stage.restart()
-            calls = dict.fromkeys(self._begin.calls, (0, 0))
-            self._begin = _Begin(calls, None, self._begin.events, self._begin.before)
+            self._begin = _Begin(0, {}, None, self._begin.events, self._begin.before)
 
     def _stay_quiet(self, expected: Expectation, seconds: float) -> None:
         before, calls = self._writes(), self._calls()
@@ -214,17 +215,23 @@ class _Player:
 
     def _now(self) -> _Begin:
         newest = self._ledger()
-        return _Begin(self._calls_so_far(), newest[-1] if newest else None, self._versions())
+        last, calls = newest[-1] if newest else None, len(self._stage.controller.calls)
+        return _Begin(calls, self._schedules(), last, self._versions())
 
-    def _calls_so_far(self) -> Mapping[str, tuple[int, int]]:
-        return {each.name: _calls_of(each) for each in self._stage.controller.status().handlers}
+    def _schedules(self) -> Mapping[str, tuple[int, int]]:
+        schedules = self._stage.controller.status().schedules
+        return {each.name: (each.succeeded + each.failed, each.failed) for each in schedules}
 
     def _calls(self) -> Mapping[str, tuple[int, int]]:
-        """By handler: the calls that ended in this step, and those of them that have failed."""
+        """By handler or schedule: the calls that ended in this step, and those of them that have failed."""
         found: dict[str, tuple[int, int]] = {}
-        for name, (calls, failed) in self._calls_so_far().items():
-            before, failed_before = self._begin.calls.get(name, (0, 0))
+        for name, (calls, failed) in self._schedules().items():
+            before, failed_before = self._begin.schedules.get(name, (0, 0))
             found[name] = (calls - before, failed - failed_before)
+        for each in self._stage.controller.calls[self._begin.calls :]:
+            if each.outcome is not TapOutcome.WAITING:  # for a cache that fills: it is called again
+                calls, failed = found.get(each.handler, (0, 0))
+                found[each.handler] = (calls + 1, failed + (each.outcome in _FAILURES))
         return found
 
     def _ledger(self) -> Sequence[WriteRecord]:
@@ -252,15 +259,16 @@ class _Player:
 
     def _errors(self) -> Sequence[str]:
         """The last errors of handlers, with their tracebacks if the log has them."""
-        try:
-            handlers = self._stage.controller.status().handlers
-        except (AssertionError, RuntimeError):  # it was not started, or has ended
+        if not self._stage.has_begun:
             return ()
+        last = {each.handler: each for each in self._stage.controller.calls if each.outcome in _FAILURES}
         lines: list[str] = []
-        for each in handlers:
-            if each.last_error is not None:
-                lines.append(f"the last error of handler {each.name}: {each.last_error}")
-                lines += self._traceback(each.name)
+        for name, call in last.items():
+            lines.append(f"the last error of {name}, for {call.key}: {call.error}")
+            lines += self._traceback(name)
+        for schedule in self._stage.controller.status().schedules:
+            if schedule.last_error is not None:
+                lines.append(f"the last error of {schedule.name}: {schedule.last_error}")
         return lines
 
     def _traceback(self, handler: str) -> Sequence[str]:
@@ -455,11 +463,6 @@ class _Player:
         if not isinstance(namespace, str):
             return obj
         return {**obj, "metadata": {**obj["metadata"], "namespace": self._namespace(namespace)}}
-
-
-def _calls_of(each: HandlerStatistics) -> tuple[int, int]:
-    failed = each.failed + each.retried
-    return each.succeeded + each.gone + failed, failed
 
 
 def _like(pattern: str, text: object) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from declctl.errors import NotSynced
 from declctl.kit import AdvancingClock
 from declctl.manifest.controller_test import DEFAULT_NAMESPACE
 from declctl.manifest.values import Json
@@ -22,6 +23,7 @@ from declctl.testing.controller import ControllerUnderTest, HostedController
 from declctl.testing.documents import BundleUnderTest
 
 FIELD_MANAGER: Final = "declctl-test"
+_PATIENCE_SECONDS: Final = 30.0  # of this machine, for calls that compute or wait for something outside
 _NOT_COPIED: Final = (".*", "__pycache__", "node_modules", "venv", "*.egg-info")
 
 
@@ -48,6 +50,11 @@ class Stage(ABC):
         assert self._controller is not None, "the player begins before it plays"
         return self._controller
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a controller was started."""
+        return self._controller is not None
+
     def copy_bundle(self) -> None:
         """Run from a copy of the folder of the manifest, in which files can be replaced. Before `begin`."""
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="declctl-test-")))
@@ -66,14 +73,18 @@ class Stage(ABC):
     def begin(self, objects: Sequence[KubeObject]) -> None:
         """Create objects, and start the controller. Raises the fault of the start."""
         self.load([*self._bundle.definitions, *objects])
-        self._controller = self.make_controller(self._manifest)
-        self._controller.start()
+        self._start()
 
     def restart(self) -> None:
         """End the controller, and start it again over the same objects."""
         self.controller.stop()
-        self._controller = self.make_controller(self._manifest)
-        self._controller.start()
+        self._start()
+
+    def _start(self) -> None:
+        self._controller = None
+        made = self.make_controller(self._manifest)
+        made.patience = _PATIENCE_SECONDS
+        self._controller = made.start()
 
     def rest(self) -> None:
         """Return when the controller has done all that needs no time to pass, as far as this is known."""
@@ -142,7 +153,7 @@ class SandboxStage(Stage):
 
     def make_controller(self, manifest: Path) -> HostedController:
         """A controller of the sandbox."""
-        return ControllerUnderTest(manifest, sandbox=self._sandbox)
+        return ControllerUnderTest(manifest, sandbox=self._sandbox, records=True)
 
     def load(self, objects: Sequence[KubeObject]) -> None:
         """Create objects, and their namespaces."""
@@ -174,6 +185,21 @@ class SandboxStage(Stage):
     def fault(self, order: dict[str, Json]) -> None:
         """Order a fault of the server."""
         self._sandbox.order(order)
+
+    def rest(self) -> None:
+        """Return when the controller is at rest, and no call waits for a cache that fills.
+
+        How long that takes says nothing of the controller, so the clock is moved as far as it has to be.
+        """
+        looked_at = 0
+        while True:
+            self.controller.rest()
+            calls = self.controller.calls
+            new, looked_at = calls[looked_at:], len(calls)
+            waits = [each.retry_in or 0.0 for each in new if each.error_type == NotSynced.__name__]
+            if not waits:
+                return
+            self.controller.advance(max(waits))
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self._sandbox)
