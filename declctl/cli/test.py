@@ -3,10 +3,11 @@
 import multiprocessing
 import os
 import signal
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -84,7 +85,7 @@ def run_tests(places: Sequence[Path], run: TestRun) -> int:
         asked = " ".join(f"-k {each!r}" for each in run.chosen)
         raise UsageError(f"None of the {len(loaded)} tests at or below {where} is meant by {asked}.")
     played: list[PlayedTest] = []
-    with _interrupted_by_sigterm(), _defined(tests, cluster):
+    with _children_on_stderr(), _interrupted_by_sigterm(), _defined(tests, cluster):
         for one in _play_all(tests, cluster, run.jobs):
             played.append(one)
             if not run.as_json:
@@ -105,7 +106,8 @@ def _play_all(tests: Sequence[LoadedTest], cluster: ClusterChoice | None, jobs: 
         yield from (play(each, cluster) for each in tests)
         return
     # A new interpreter for each: threads of this one would not be in a forked child.
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, spawn, initializer=partial(os.dup2, 2, 1)) as pool:
         places = [(each.document.path, each.name) for each in tests]
         yield from pool.map(partial(_play_one, cluster), places)
 
@@ -123,6 +125,26 @@ def _defined(tests: Sequence[LoadedTest], cluster: ClusterChoice | None) -> Abst
         return nullcontext()
     bundles = {each.bundle.path: each.bundle for each in tests if isinstance(each.bundle, BundleUnderTest)}
     return DefinedOnCluster(cluster, [one for each in bundles.values() for one in each.definitions])
+
+
+@contextmanager
+def _children_on_stderr() -> Generator[None]:
+    """Let what isolated handlers print in their processes go to stderr: stdout is the report."""
+    stdout, number = sys.stdout, None
+    with suppress(OSError, ValueError):  # it may be no file, as in a test
+        number = stdout.fileno()
+    if number != 1:
+        yield
+        return
+    kept = os.dup(1)
+    try:
+        with os.fdopen(kept, "w", encoding=stdout.encoding, errors=stdout.errors) as sys.stdout:
+            os.dup2(2, 1)
+            yield
+            sys.stdout.flush()
+            os.dup2(kept, 1)
+    finally:
+        sys.stdout = stdout
 
 
 @contextmanager
