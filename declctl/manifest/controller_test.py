@@ -16,12 +16,12 @@ import msgspec
 
 from declctl import codes
 from declctl.errors import DeclctlError, ManifestErrors
+from declctl.kit.files import OBJECTS_BYTES, read_file
 from declctl.manifest.checks.rules import check_alternatives
 from declctl.manifest.checks.structure import check_structure
 from declctl.manifest.checks.values import check_values
 from declctl.manifest.diagnostics import (
     Diagnostic,
-    SourceText,
     bounded_suggestions,
     did_you_mean,
     in_order,
@@ -437,9 +437,12 @@ class LoadedTest(msgspec.Struct, frozen=True):
         return f"{self.document.path}:{position.line}:{position.column}"
 
 
-def has_tests(source: SourceText) -> bool:
-    """Whether a text has a document of this kind. Raises UnreadableYaml."""
-    return any(_is_test(root) for root in parse_documents(source))
+def names_test(file: FilePath) -> bool:
+    """Whether a file has the name of the kind in it; False if it can't be read."""
+    try:
+        return KIND.encode() in read_file(file, most=OBJECTS_BYTES)
+    except OSError:
+        return False
 
 
 def load_test(data: JsonObject, surroundings: Surroundings, *, folder: FilePath) -> LoadedTest:

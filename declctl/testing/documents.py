@@ -8,7 +8,7 @@ import msgspec
 from declctl import codes
 from declctl.errors import ManifestErrors, UsageError
 from declctl.kit.files import OBJECTS_BYTES, read_file, shown
-from declctl.manifest.controller_test import KIND, LoadedTest, defined_kinds, load_tests
+from declctl.manifest.controller_test import LoadedTest, defined_kinds, load_tests, names_test
 from declctl.manifest.definition_files import definitions_beside
 from declctl.manifest.diagnostics import Diagnostic, in_order
 from declctl.manifest.model import ControllerSpec
@@ -100,7 +100,7 @@ def document_files(places: Sequence[Path]) -> Sequence[Path]:
         if not place.exists():
             raise UsageError(f"{shown(place)}: no such file or folder.")
         for path in [place] if place.is_file() else sorted(_yaml_below(place)):
-            if place.is_file() or KIND.encode() in _beginning(path):
+            if place.is_file() or names_test(path):
                 found[path] = None
     return list(found)
 
@@ -132,10 +132,3 @@ def _yaml_below(folder: Path) -> Iterator[Path]:
             yield from _yaml_below(path)
         elif path.suffix in _SUFFIXES and path.is_file():
             yield path
-
-
-def _beginning(path: Path) -> bytes:
-    try:
-        return read_file(path, most=OBJECTS_BYTES)
-    except OSError:
-        return b""
