@@ -224,6 +224,7 @@ def new_operator(name: str, folder: str | None, *, group: str, kind: str | None,
     shown = shlex.quote(str(where))
     line("Try next:")
     line(f"  declctl run {shown} --sandbox    # then edit {where / 'handlers.py'}, and save")
+    line(f"  declctl test {shown}")
     line(f"  python -m pytest {shown}")
     line(
         f"  kubectl apply -f {shown}/crd.yaml && declctl run {shown}    # with the cluster of your kubeconfig"
