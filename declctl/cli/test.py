@@ -67,6 +67,8 @@ class TestRun(msgspec.Struct, frozen=True, kw_only=True):
 def run_tests(places: Sequence[Path], run: TestRun) -> int:
     """Play the documents of some files and folders; returns the exit status. Raises UsageError."""
     cluster = run.cluster
+    if run.junit is not None and not run.junit.parent.is_dir():  # told before the tests are played
+        raise UsageError(f"--junit {shown(run.junit)} can't be written: there is no such folder.")
     try:
         loaded = load_documents(places, dict(os.environ))
     except ManifestErrors as error:
