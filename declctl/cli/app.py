@@ -470,11 +470,11 @@ def play_tests(  # noqa: PLR0913 - one parameter for each option
         _refuse_unused_cluster(kubeconfig, context, asked_by="--cluster")
         if timeout is not None:
             raise UsageError("--timeout is for tests on a cluster: add --cluster.")
-    from declctl.cli.test import TestRun, run_tests
+    from declctl.cli.test import PlayOptions, run_tests
 
     return run_tests(
         places or [Path()],
-        TestRun(
+        PlayOptions(
             chosen=chosen or (),
             jobs=jobs,
             junit=junit,

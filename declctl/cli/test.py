@@ -23,7 +23,7 @@ from declctl.kit.text import visible
 from declctl.manifest import render_json
 from declctl.manifest.controller_test import LoadedTest
 from declctl.manifest.diagnostics import Diagnostic
-from declctl.testing.cluster_access import ClusterChoice, DefinedOnCluster
+from declctl.testing.blocking_client import ClusterChoice, DefinedOnCluster
 from declctl.testing.documents import BundleUnderTest, load_documents
 from declctl.testing.player import PlayedTest, play
 
@@ -32,10 +32,8 @@ _WORDS = {"passed": "ok", "failed": "FAILED", "skipped": "skipped"}
 _NOT = "not "
 
 
-class TestRun(msgspec.Struct, frozen=True, kw_only=True):
+class PlayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of the command."""
-
-    __test__ = False  # of pytest
 
     chosen: Sequence[str] = ()
     jobs: int = 1  # 0 for one for each CPU
@@ -64,7 +62,7 @@ class TestRun(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def run_tests(places: Sequence[Path], run: TestRun) -> int:
+def run_tests(places: Sequence[Path], run: PlayOptions) -> int:
     """Play the documents of some files and folders; returns the exit status. Raises UsageError."""
     cluster = run.cluster
     if run.junit is not None and not run.junit.parent.is_dir():  # told before the tests are played

@@ -3,7 +3,7 @@
 `load_tests` reads the documents of a source, and raises all faults at once, each at its place. A document can
 also be made in Python: `load_test` takes it as plain data (`yaml.safe_load` of a file), and checks the same.
 
-Kinds, handlers and files are known to the caller alone: a `Bundle` says what the Controller under test has.
+Kinds, handlers and files are known to the caller alone: `NamedParts` says what the Controller under test has.
 """
 
 import json
@@ -304,7 +304,7 @@ class Expectation(LocatedSpec):
 
 
 @dataclass(frozen=True, slots=True)
-class Step(LocatedSpec):
+class TestingStep(LocatedSpec):
     """At most one action, and what must be true after it. `apply` has objects, or a file with them."""
 
     ABOUT = about(
@@ -366,7 +366,7 @@ class ControllerTestSpec(LocatedSpec):
         read=tuple,
         absent=(),
     )
-    steps: tuple[Step, ...] = nested_list(Step, "The steps, in order.", kw_only=True)
+    steps: tuple[TestingStep, ...] = nested_list(TestingStep, "The steps, in order.", kw_only=True)
 
 
 CONTROLLER_TEST = document_schema(
@@ -377,7 +377,7 @@ CONTROLLER_TEST = document_schema(
 """The schema of a document of kind ControllerTest."""
 
 
-class Bundle(Protocol):
+class NamedParts(Protocol):
     """The Controller under test, as far as a document names parts of it."""
 
     @property
@@ -399,7 +399,7 @@ class Bundle(Protocol):
 class Surroundings(Protocol):
     """What is beside a document. Both raise DeclctlError or OSError, whose text says what is wrong."""
 
-    def bundle(self, place: FilePath, *, nearest: bool) -> Bundle:
+    def bundle(self, place: FilePath, *, nearest: bool) -> NamedParts:
         """The Controller of a manifest; with `nearest`, that of the nearest folder at or above `place`."""
         ...
 
@@ -414,7 +414,7 @@ class LoadedTest(msgspec.Struct, frozen=True):
     spec: ControllerTestSpec
     document: Document
     folder: FilePath  # of the document, from which its paths begin
-    bundle: Bundle
+    bundle: NamedParts
     kinds: Mapping[str, GroupVersionKind]
     files: Mapping[str, Sequence[KubeObject]]  # the objects of files, by their paths in the document
 
@@ -621,7 +621,7 @@ class _Check:
             message = f"{dotted(path)} is {low} at least and {high} at most, which no number is"
             self._add(codes.CONTRADICTION, (*path, "max"), message, "exchange min and max")
 
-    def _bundle(self) -> Bundle | None:
+    def _bundle(self) -> NamedParts | None:
         path: Path = ("spec", "manifest")
         given = value_at(self._document.data, *path)
         if (given is not None and not isinstance(given, str)) or self._findings.is_blamed(path):
@@ -664,7 +664,7 @@ class _Check:
             self._add(codes.UNREADABLE_TEST_FILE, where, f"{name}: the file has no object", "fill it")
         self._files[name] = found
 
-    def _learn(self, bundle: Bundle) -> None:
+    def _learn(self, bundle: NamedParts) -> None:
         """Collect the kinds of the bundle and of definitions among the objects."""
         data = self._document.data
         given: list[Mapping[str, Json]] = [entry for _, entry in entries_at(data, "spec", "objects")]
@@ -675,7 +675,7 @@ class _Check:
             if kind not in known:
                 known.append(kind)
 
-    def _check_names(self, bundle: Bundle) -> None:
+    def _check_names(self, bundle: NamedParts) -> None:
         data = self._document.data
         for path, entry in entries_at(data, "spec", "objects"):
             if not _names_file(entry):

@@ -9,19 +9,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 from uuid import uuid4
 
 from declctl.errors import ApiError, NotFound, UsageError
-from declctl.kit import AdvancingClock
 from declctl.manifest.controller_test import DEFAULT_NAMESPACE, LoadedTest, defined_kinds
 from declctl.manifest.values import Json, mapping_at, value_at
 from declctl.objects import GroupVersionKind, KubeObject, Resource
-from declctl.testing.cluster_access import DEFINITION, LOOK_SECONDS, ClusterAccess, ClusterChoice
-from declctl.testing.controller import HostedController
+from declctl.testing.blocking_client import DEFINITION, LOOK_SECONDS, BlockingClient, ClusterChoice
 from declctl.testing.documents import BundleUnderTest
-from declctl.testing.stages import FIELD_MANAGER, Stage
-from declctl.transport import Client
+from declctl.testing.stages import FIELD_MANAGER, TestingStage
+
+if TYPE_CHECKING:  # late: it has the whole runtime
+    from declctl.testing.controller import HostedController
 
 _NAMESPACES: Final = GroupVersionKind("", "v1", "Namespace")
 _MERGE: Final = "application/merge-patch+json"
@@ -32,27 +32,14 @@ _MOST_QUIET_SECONDS: Final = 5.0  # for which a controller that is never at rest
 _WORKLOADS: Final = frozenset({"", "apps", "batch", "policy", "autoscaling"})
 
 
-class ControllerOnCluster(HostedController):
-    """A controller in threads of this process that watches one namespace of a cluster."""
-
-    def __init__(self, manifest: Path, cluster: ClusterChoice, namespace: str) -> None:
-        super().__init__(manifest, clock=AdvancingClock(), namespace=namespace, only=namespace, records=True)
-        self._cluster = cluster
-
-    async def connect(self) -> Client:
-        """A client of the cluster."""
-        chosen = self._cluster
-        return await Client.connect(kubeconfig=chosen.kubeconfig, context=chosen.context, clock=self.clock)
-
-
-class ClusterStage(Stage):
+class ClusterStage(TestingStage):
     """A namespace of a cluster. Time is that of this machine, and `advance` moves the controller's clock."""
 
     def __init__(self, bundle: BundleUnderTest, cluster: ClusterChoice) -> None:
         super().__init__(bundle)
         self._cluster = cluster
         self._namespace = f"declctl-test-{uuid4().hex[:8]}"
-        self._access = ClusterAccess(cluster)
+        self._access = BlockingClient(cluster)
         self._made: list[tuple[Resource, str]] = []  # the namespace, and objects outside of it
         self._touched: set[GroupVersionKind] = set()  # kinds of which there may be objects
         self._until = 0.0  # monotonic seconds, until which the present step is waited for
@@ -79,8 +66,10 @@ class ClusterStage(Stage):
             return "it gives objects uids, which the server chooses here"
         return ""
 
-    def make_controller(self, manifest: Path) -> HostedController:
+    def make_controller(self, manifest: Path) -> "HostedController":
         """A controller that watches the namespace of the test."""
+        from declctl.testing.cluster_controller import ControllerOnCluster
+
         return ControllerOnCluster(manifest, self._cluster, self._namespace)
 
     def load(self, objects: Sequence[KubeObject]) -> None:

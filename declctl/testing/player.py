@@ -24,18 +24,18 @@ from declctl.manifest.controller_test import (
     Expectation,
     JsonObject,
     LoadedTest,
-    Step,
+    TestingStep,
     WritesExpectation,
 )
 from declctl.manifest.values import Json, Path, mapping_at, value_at
 from declctl.objects import GroupVersionKind, KubeObject
 from declctl.runtime.handling.tap import TapOutcome
 from declctl.runtime.reloading.changes import Result
-from declctl.testing.cluster_access import ClusterChoice
+from declctl.testing.blocking_client import ClusterChoice
 from declctl.testing.cluster_stage import ClusterStage
 from declctl.testing.documents import BundleUnderTest
 from declctl.testing.matching import matches, nearest, sentence, shown
-from declctl.testing.stages import SandboxStage, Stage
+from declctl.testing.stages import SandboxStage, TestingStage
 from declctl.writes import WriteRecord, WriteResult
 
 Outcome = Literal["passed", "failed", "skipped"]
@@ -122,7 +122,7 @@ def _played(test: LoadedTest, cluster: ClusterChoice | None) -> "_Unmet | None":
 class _Player:
     """One document, while it is played."""
 
-    def __init__(self, test: LoadedTest, stage: Stage) -> None:
+    def __init__(self, test: LoadedTest, stage: TestingStage) -> None:
         self._test = test
         self._stage = stage
         self._begin = _Begin(0, {}, None, {})
@@ -154,7 +154,7 @@ class _Player:
         except (DeclctlError, AssertionError) as error:
             raise _Unmet(path, f"the test can't begin: {error}") from error
 
-    def _play(self, step: Step) -> None:
+    def _play(self, step: TestingStep) -> None:
         wait = step.wait or 0.0
         try:
             self._act(step)
@@ -170,7 +170,7 @@ class _Player:
             if each.quiet is not None:
                 self._stay_quiet(each, each.quiet)
 
-    def _act(self, step: Step) -> None:
+    def _act(self, step: TestingStep) -> None:
         stage, test = self._stage, self._test
         if step.apply is not None:
             for obj in test.objects_of(step.apply):
@@ -280,7 +280,7 @@ class _Player:
 
     # -- what is expected
 
-    def _first_unmet(self, step: Step) -> _Unmet | None:
+    def _first_unmet(self, step: TestingStep) -> _Unmet | None:
         judges: Sequence[tuple[str, Callable[[Expectation], _Unmet | None]]] = (
             ("match", self._judge_match),
             ("absent", self._judge_absent),

@@ -1,7 +1,7 @@
 """Where a ControllerTest is played: a server with objects, a controller, and time.
 
 `SandboxStage` is an API server in memory; that of a cluster is in `cluster_stage`. The player knows no more
-of them than `Stage`.
+of them than `TestingStage`.
 """
 
 import shutil
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from declctl.errors import NotSynced
 from declctl.kit import AdvancingClock
@@ -19,15 +19,17 @@ from declctl.manifest.controller_test import DEFAULT_NAMESPACE
 from declctl.manifest.values import Json
 from declctl.objects import GroupVersionKind, KubeObject
 from declctl.sandbox import SandboxThread
-from declctl.testing.controller import ControllerUnderTest, HostedController
 from declctl.testing.documents import BundleUnderTest
+
+if TYPE_CHECKING:  # late: it has the whole runtime
+    from declctl.testing.controller import HostedController
 
 FIELD_MANAGER: Final = "declctl-test"
 _PATIENCE_SECONDS: Final = 30.0  # of this machine, for calls that compute or wait for something outside
 _NOT_COPIED: Final = (".*", "__pycache__", "node_modules", "venv", "*.egg-info")
 
 
-class Stage(ABC):
+class TestingStage(ABC):
     """The server, the controller and the time of one test. Entered before, left after it.
 
     Methods raise DeclctlError with the server's words if it refuses something.
@@ -45,7 +47,7 @@ class Stage(ABC):
         """What stands for the namespace `default` of the document."""
 
     @property
-    def controller(self) -> HostedController:
+    def controller(self) -> "HostedController":
         """The controller that runs now."""
         assert self._controller is not None, "the player begins before it plays"
         return self._controller
@@ -95,7 +97,7 @@ class Stage(ABC):
         return False
 
     @abstractmethod
-    def make_controller(self, manifest: Path) -> HostedController:
+    def make_controller(self, manifest: Path) -> "HostedController":
         """A controller of this server, not started."""
 
     @abstractmethod
@@ -139,7 +141,7 @@ class Stage(ABC):
             self._stack.close()
 
 
-class SandboxStage(Stage):
+class SandboxStage(TestingStage):
     """An API server in memory, and a clock that stands still but for the steps that move it."""
 
     def __init__(self, bundle: BundleUnderTest) -> None:
@@ -151,8 +153,10 @@ class SandboxStage(Stage):
         """`default` itself."""
         return DEFAULT_NAMESPACE
 
-    def make_controller(self, manifest: Path) -> HostedController:
+    def make_controller(self, manifest: Path) -> "HostedController":
         """A controller of the sandbox."""
+        from declctl.testing.controller import ControllerUnderTest
+
         return ControllerUnderTest(manifest, sandbox=self._sandbox, records=True)
 
     def load(self, objects: Sequence[KubeObject]) -> None:

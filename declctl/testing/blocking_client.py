@@ -33,7 +33,7 @@ class ClusterChoice(msgspec.Struct, frozen=True):
     timeout: float = 30.0
 
 
-class ClusterAccess:
+class BlockingClient:
     """A client with a loop of its own. Methods block, and raise the ApiError family."""
 
     def __init__(self, cluster: ClusterChoice) -> None:
@@ -138,7 +138,7 @@ class DefinedOnCluster:
     """Definitions on a cluster from enter to exit: those that are missing are created, and removed again."""
 
     def __init__(self, cluster: ClusterChoice, definitions: Iterable[KubeObject]) -> None:
-        self._access = ClusterAccess(cluster)
+        self._access = BlockingClient(cluster)
         self._definitions = list(definitions)
 
     def __enter__(self) -> Self:
