@@ -82,6 +82,7 @@ class _Sleeper:
 
     due: float  # monotonic seconds
     stops: bool  # whether an advance stops at `due`
+    number: int  # of the sleeps of the clock
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     moved: asyncio.Event = field(default_factory=asyncio.Event)  # set when the clock was moved
 
@@ -132,6 +133,11 @@ class AdvancingClock(SystemClock):
         if rest in self._parts:
             self._parts.remove(rest)
 
+    def newest_sleep(self) -> int:
+        """The number of the last sleep, without pauses, that has not ended; 0 if there is none."""
+        with self._lock:
+            return max((each.number for each in self._sleepers if each.stops), default=0)
+
     def advance(self, seconds: float, *, timeout: float = 30.0) -> None:
         """Move the time ahead, and let all that becomes due run at its time. Blocks the calling thread.
 
@@ -152,14 +158,6 @@ class AdvancingClock(SystemClock):
         finally:
             self._wake(float("inf"))  # timers of the loops go by the time of this machine: they begin anew
 
-    @property
-    def sleepers(self) -> int:
-        """How many tasks sleep until a time that only an advance brings; 0 for a clock that runs."""
-        if self._stopped_at is None:
-            return 0
-        with self._lock:
-            return sum(each.stops for each in self._sleepers)
-
     def rest(self, *, timeout: float = 30.0) -> None:
         """Let run what needs no time to pass. Raises TimeoutError as `advance`."""
         self._at_rest(timeout)
@@ -178,10 +176,10 @@ class AdvancingClock(SystemClock):
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        sleeper = _Sleeper(self.monotonic() + seconds, stops)
         with self._lock:
-            self._sleepers.add(sleeper)
             self._begun += stops
+            sleeper = _Sleeper(self.monotonic() + seconds, stops, self._begun)
+            self._sleepers.add(sleeper)
         try:
             while (left := sleeper.due - self.monotonic()) > 0:
                 sleeper.moved.clear()

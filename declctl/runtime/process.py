@@ -37,6 +37,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     allowed_digests: str | None = None  # a file with the digests of the bundles that may run
     followed: "Callable[[], FollowedStatus] | None" = None  # the state of a ConfigMap that is followed
     namespace: str | None = None  # of this process, where the manifest names none
+    only_namespace: str | None = None  # watch this one alone, whatever the manifest says
     mutation_detector: bool = False  # compare all shared objects each second, instead of a part of them
     log_level: LogLevelControl | None = None  # that of the process; None if its log is that of a caller
 
