@@ -273,7 +273,7 @@ class HostedController:
         """A client of the API server, which the controller closes. On the machinery loop."""
         raise NotImplementedError
 
-    def newest_version(self, *, known: int = 0) -> int | None:
+    def newest_version(self, *, known: int = 0) -> int | None:  # noqa: ARG002 - for servers that have one
         """The newest version of the API server; None if it is not known. Watches are woken up to it.
 
         They are not woken if it is `known`: all caches had it.

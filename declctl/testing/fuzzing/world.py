@@ -31,6 +31,7 @@ TOUCH: Final = "declctl.dev/touched"
 _BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _LONGEST: Final = 3600.0  # seconds until everything has to be done after the last fault
 _MOST_STOPS: Final = 150  # of them: more is no rest
+_RETRY_SECONDS: Final = 600  # that a document gives for retries after faults
 _REQUEUES: Final = 3  # that are waited for, as long as each of them changes something
 _REST_SECONDS: Final = 5.0  # of this machine, without time passing
 _NO_STATE: Final = frozenset({"Event", "Lease", "CustomResourceDefinition"})
@@ -79,7 +80,8 @@ class World:
         self._objects = [*bundle.definitions, *objects]
         self._sandbox = SandboxThread(clock=self.clock, seed=1, garbage_collection=True)
         self._controller: ControllerUnderTest | None = None
-        self._has_faults = False
+        self._has_faults = False  # now
+        self._had_faults = False  # since it converged last
         self._is_at_rest = False
         self._touches = 0
         self._read = 0  # lines of the log of the controller
@@ -173,8 +175,10 @@ class World:
             passed += due + self._until_idle(_LONGEST)
             if _versions(before) == _versions(self.state()):
                 break
-        if passed:
-            self._end({"advance": f"{int(passed) + 1}s"}, rests=False)
+        # A controller without the fault that is found may need time for its retries.
+        least, self._had_faults = _RETRY_SECONDS * self._had_faults, False
+        if passed or least:
+            self._end({"advance": f"{max(int(passed) + 1, least)}s"}, rests=False)
 
     # What there is
 
@@ -283,7 +287,7 @@ class World:
         self._end({"patch": {**_target(of), "patch": patch}})
 
     def _order(self, order: KubeObject) -> None:
-        self._has_faults = True
+        self._has_faults = self._had_faults = True
         self._sandbox.order(order)
         self._end({"fault": order}, rests=False)
 

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from declctl.errors import UsageError
+from declctl.testing.documents import load_documents
 from declctl.testing.fuzzing import run_lives
 from declctl.testing.fuzzing.states import differences, state_of
+from declctl.testing.player import play
 from tests.rooms.testing.fuzzed import PLANTED, Planted
 
 _RUNS = 600 if os.environ.get("DECLCTL_SOAK") else 200
@@ -18,7 +20,10 @@ _MOST_STEPS = 6
 @pytest.mark.thorough
 @pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED.keys())
 def test_a_planted_fault_is_found(planted: Planted, tmp_path: Path) -> None:
-    """Within some lives, in one of at most six steps; without the fault, nothing is found."""
+    """Within some lives, in one of at most six steps; without the fault, nothing is found.
+
+    What is printed is a test: `declctl test` sees it fail with the fault, and pass without it.
+    """
     for name, code in (("faulty", planted.faulty), ("repaired", planted.repaired)):
         folder = tmp_path / name
         folder.mkdir()
@@ -27,6 +32,13 @@ def test_a_planted_fault_is_found(planted: Planted, tmp_path: Path) -> None:
     assert found.violation is not None
     assert found.violation.invariant == planted.invariant
     assert len(found.life) <= _MOST_STEPS
+    for name in ("faulty", "repaired"):
+        (tmp_path / name / "fuzz.yaml").write_text(found.text(), "utf-8")
+        (played,) = (play(each) for each in load_documents([tmp_path / name]))
+        assert played.outcome == ("failed" if name == "faulty" else "passed"), (
+            played.message,
+            played.details,
+        )
     assert run_lives(tmp_path / "repaired", runs=_RUNS_REPAIRED, seed=1).violation is None
 
 
