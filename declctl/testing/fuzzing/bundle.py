@@ -123,7 +123,9 @@ def read_bundle(
     resources = {each.name: each for each in planned.resources}
     own = list(dict.fromkeys(resources[each.resource] for each in handlers))
     primaries = [each for resource in own for each in _primaries(resource, _served(resource, served), given)]
-    kinds = {(each.api_version, each.kind) for each in primaries}
+    # Objects of other handlers have lives of their own: they would be called for them, too.
+    called = (resources[each.resource].watches[0] for each in planned.handlers)
+    kinds = {(each.api_version, each.kind) for each in called}
     return FuzzedBundle(
         manifest=manifest,
         files=FixedFiles(manifest, structs.replace(inputs, loaded=loaded)),

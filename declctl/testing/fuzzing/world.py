@@ -102,8 +102,7 @@ class World:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if self._controller is not None:
-                self._controller.stop()
+            self._stop()
         finally:
             self._sandbox.__exit__(kind, error, trace)
 
@@ -151,8 +150,7 @@ class World:
     def restart(self) -> None:
         """The controller ends and starts again."""
         self.clear_faults()
-        assert self._controller is not None
-        self._controller.stop()
+        self._stop()
         self._start()
         self._end({"restart": {}})
 
@@ -309,6 +307,18 @@ class World:
         self._controller.start()
         self._read = 0
 
+    def _stop(self) -> None:
+        """End the controller, which waits for its calls: and these may wait for time to pass."""
+        if self._controller is None:
+            return
+        runtime = self._controller.runtime
+        with suppress(TimeoutError):
+            for _ in range(_MOST_STOPS):
+                if not self._controller.on_machinery(_running(runtime), _REST_SECONDS):
+                    break
+                self.clock.step(_LONGEST, timeout=_REST_SECONDS)
+        self._controller.stop()
+
     def _end(self, document: KubeObject, *, rests: bool = True) -> None:
         """A step has happened: rest, and keep it with the writes of the controller."""
         self._is_at_rest = False
@@ -392,6 +402,10 @@ def _taken_writes(server: Sandbox) -> Sequence[LedgerEntry]:
 
 async def _is_idle(runtime: Runtime) -> bool:
     return all(slot.is_idle for slot in runtime.parts.slots.all())
+
+
+async def _running(runtime: Runtime) -> int:
+    return sum(slot.queue.statistics().running for slot in runtime.parts.slots.all())
 
 
 async def _due(runtime: Runtime) -> float | None:

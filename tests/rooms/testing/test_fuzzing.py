@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from declctl.errors import UsageError
 from declctl.testing.documents import load_documents
@@ -51,6 +52,25 @@ def test_a_seed_repeats_what_it_finds(tmp_path: Path) -> None:
     assert (one.runs, one.life, one.text()) == (other.runs, other.life, other.text())
     allowed = dict.fromkeys(("declared", "idempotent"), "the test says so")
     assert run_lives(tmp_path, runs=one.runs, seed=3, allow=allowed).violation is None
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("example", "allow"),
+    [
+        ("05-custom-resource", {}),
+        ("08-reconcile-deployment", {"declared": "a condition stays when the label is gone"}),
+        ("09-custom-resource-operator", {"foreign": "the directory is not watched"}),
+        ("10-namespaces-by-label", {}),
+    ],
+)
+def test_examples_stand_lives(example: str, allow: dict[str, str]) -> None:
+    """But for what their pages say."""
+    folder = Path(__file__).parents[3] / "examples" / example
+    objects = folder / "objects.yaml"
+    given = list(yaml.safe_load_all(objects.read_text("utf-8"))) if objects.exists() else None
+    found = run_lives(folder, runs=_RUNS_REPAIRED, seed=1, allow=allow, objects=given)
+    assert found.violation is None, found.text()
 
 
 @pytest.mark.parametrize(
