@@ -30,12 +30,12 @@ class _Reference(msgspec.Struct):
     apiVersion: str = ""  # noqa: N815 - as in the object
 
 
-class _Metadata(msgspec.Struct):
+class _OwnedMetadata(msgspec.Struct):
     ownerReferences: list[_Reference] | None = None  # noqa: N815 - as in the object
 
 
 class _Owned(msgspec.Struct):
-    metadata: _Metadata
+    metadata: _OwnedMetadata
 
 
 _OWNED = msgspec.json.Decoder(_Owned)

@@ -22,7 +22,6 @@ from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.sandbox.kinds import BUILT_IN, ServedKind, established
 from declctl.sandbox.kinds import kinds_of as kinds_of_definition
 from declctl.sandbox.validation import read_documents
-from declctl.testing.controller import CHILDREN
 
 _NAMES: Final = ("a", "b")
 _OTHER_NAMESPACE: Final = "other"
@@ -101,6 +100,8 @@ def read_bundle(
 
     Raises ManifestErrors for faults, and UsageError for an unknown handler, or if there is none.
     """
+    from declctl.testing.controller import CHILDREN  # late: it loads a whole controller
+
     checked = check(manifest, children=CHILDREN)
     if checked.errors or checked.inputs is None:
         raise ManifestErrors(checked.diagnostics)

@@ -56,10 +56,14 @@ class FuzzResult(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """The document as YAML; empty if nothing was found."""
         document = self.document()
-        return "" if document is None else yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=100)
+        return (
+            ""
+            if document is None
+            else yaml.dump(document, Dumper=_DocumentDumper, sort_keys=False, width=100)
+        )
 
 
-class _Dumper(yaml.SafeDumper):
+class _DocumentDumper(yaml.SafeDumper):
     """Writes each value in full, where it stands."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - that of the base class

@@ -67,7 +67,7 @@ class ChildStatus(msgspec.Struct, frozen=True, tag=True):
     state: str  # of CHILD_STATES
 
 
-class Fault(msgspec.Struct, frozen=True, tag=True):
+class ServerFault(msgspec.Struct, frozen=True, tag=True):
     """The API server fails, as `POST /sandbox/faults` orders it."""
 
     order: Mapping[str, Any]
@@ -87,7 +87,9 @@ class Advance(msgspec.Struct, frozen=True, tag=True):
     seconds: int
 
 
-Step = Create | Edit | Delete | ChildEdit | ChildDelete | ChildStatus | Fault | Restart | Reload | Advance
+Step = (
+    Create | Edit | Delete | ChildEdit | ChildDelete | ChildStatus | ServerFault | Restart | Reload | Advance
+)
 Life = tuple[Step, ...]
 
 
@@ -127,13 +129,13 @@ def _faults() -> st.SearchStrategy[Step]:
     error = st.builds(lambda skip: _fault("refuse", 1, skip, status=500), skips)
     lost = st.builds(lambda skip: _fault("lose", 1, skip), skips)
     crash = st.builds(lambda skip: _fault("refuse", _UNTIL_RESTART, skip, status=503), skips)
-    read = st.just(Fault({"fault": "refuse", "verb": "get", "status": 500, "times": 1}))
+    read = st.just(ServerFault({"fault": "refuse", "verb": "get", "status": 500, "times": 1}))
     return st.one_of(error, crash, lost, st.one_of(conflict, read))
 
 
-def _fault(name: str, times: int, skip: int, **more: int) -> Fault:
+def _fault(name: str, times: int, skip: int, **more: int) -> ServerFault:
     order = {"fault": name, "verb": "write", "times": times, **more}
-    return Fault({**order, "skip": skip} if skip else order)
+    return ServerFault({**order, "skip": skip} if skip else order)
 
 
 def _creates(number: int, primary: Primary) -> st.SearchStrategy[Step]:

@@ -9,21 +9,23 @@ from contextlib import suppress
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from declctl.errors import SandboxError
 from declctl.kit import AdvancingClock
 from declctl.objects import KubeObject
 from declctl.objects.managed_fields import ElementStep, Steps, owned_values
-from declctl.runtime.runtime import Runtime
 from declctl.sandbox import Sandbox, SandboxThread, immutable
 from declctl.sandbox.faults import LedgerEntry
 from declctl.sandbox.patches import MERGE_PATCH, MERGES
-from declctl.testing.controller import ControllerUnderTest
 from declctl.testing.fuzzing import lives
 from declctl.testing.fuzzing.bundle import FuzzedBundle
 from declctl.testing.fuzzing.lives import Step
 from declctl.testing.fuzzing.states import USERS, ObjectId, State, id_of, is_written, state_of
+
+if TYPE_CHECKING:
+    from declctl.runtime.runtime import Runtime
+    from declctl.testing.controller import ControllerUnderTest
 
 USER: Final = "declctl-test"
 TOUCH: Final = "declctl.dev/touched"
@@ -125,7 +127,7 @@ class World:
                     self.delete(id_of(children[step.child % len(children)]))
             case lives.ChildStatus():
                 self._write_status(step)
-            case lives.Fault():
+            case lives.ServerFault():
                 self._order(dict(step.order))
             case lives.Restart():
                 self.restart()
@@ -213,6 +215,7 @@ class World:
 
     def set_status(self, of: ObjectId, status: Any) -> None:
         """Give an object a status, as others have written it."""
+        self._is_at_rest = False
         with suppress(SandboxError):
             self._sandbox.patch(self._word(of), of[3], {"status": status}, namespace=of[2])
 
@@ -301,6 +304,8 @@ class World:
     # How they are played
 
     def _start(self) -> None:
+        from declctl.testing.controller import ControllerUnderTest  # late: it loads a whole controller
+
         self._controller = ControllerUnderTest(
             self.bundle.manifest, sandbox=self._sandbox, files=self.bundle.files
         )
@@ -400,15 +405,15 @@ def _taken_writes(server: Sandbox) -> Sequence[LedgerEntry]:
     return found
 
 
-async def _is_idle(runtime: Runtime) -> bool:
+async def _is_idle(runtime: "Runtime") -> bool:
     return all(slot.is_idle for slot in runtime.parts.slots.all())
 
 
-async def _running(runtime: Runtime) -> int:
+async def _running(runtime: "Runtime") -> int:
     return sum(slot.queue.statistics().running for slot in runtime.parts.slots.all())
 
 
-async def _due(runtime: Runtime) -> float | None:
+async def _due(runtime: "Runtime") -> float | None:
     found = (slot.queue.next_due() for slot in runtime.parts.slots.all())
     return min((each for each in found if each is not None), default=None)
 

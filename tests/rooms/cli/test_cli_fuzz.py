@@ -24,10 +24,12 @@ def test_what_is_found_becomes_a_test(declctl: Command, bundle: Path) -> None:
     assert found.status == 1
     assert "collected: not all is gone with the objects: ConfigMap default/a is there" in found.err
     assert declctl("test").status == 1
-    allowed = declctl("fuzz", "--runs", "2", "--seed", "1", "--allow", "collected=it is kept")
+    names = ("collected", "declared", "idempotent")
+    allow = [part for name in names for part in ("--allow", f"{name}=it is meant")]
+    allowed = declctl("fuzz", "--runs", "2", "--seed", "1", *allow)
     assert allowed.status == 0
     assert "nothing found: 2 lives" in allowed.err
-    assert "seed 1, without collected" in allowed.err
+    assert "seed 1, without collected, declared, idempotent" in allowed.err
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def test_bad_input_is_a_sentence(arguments: list[str], words: str, declctl: Comm
 def test_without_hypothesis_it_says_what_to_install(
     declctl: Command, bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """hypothesis is an extra."""
+    """Hypothesis is an extra."""
     for name in [each for each in sys.modules if each.startswith("declctl.testing.fuzzing")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "hypothesis", None)
