@@ -101,6 +101,7 @@ def test_the_controllers_of_a_cluster_would_write_the_status(cluster: Cluster, s
     """Where something else writes the status of a Deployment, the document can't: it says so."""
     if not cluster.has_controllers:
         pytest.skip("nothing else writes here")
+    until("they work", lambda: cluster.rest.is_there("serviceaccounts", "default", "default"))
     ended = run("test", str(scaffold), "-o", "json", "--cluster", "--kubeconfig", str(cluster.kubeconfig))
     assert sorted(_outcomes(ended).values()) == ["passed", "passed", "skipped"], ended.stdout
     until("its namespaces are removed", lambda: not _left_over(cluster), seconds=60)
