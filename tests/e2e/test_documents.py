@@ -1,6 +1,9 @@
 """`declctl test`: the same documents pass on the API server in memory and on a real one, and fail on both."""
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,7 @@ from typing import Any
 import clusters
 import pytest
 from clusters import Cluster
-from processes import Ended, run
+from processes import Ended, environment, run
 from waiting import until
 
 DOCUMENT = """
@@ -95,6 +98,21 @@ def test_a_document_that_needs_another_server_is_skipped(plane: Cluster, scaffol
     skipped = {each["name"]: each["message"] for each in _tests(ended) if each["outcome"] == "skipped"}
     assert skipped.keys() == steps.keys()
     assert "other" in skipped["elsewhere"]
+
+
+@pytest.mark.real
+def test_what_an_interrupted_test_has_made_is_removed(plane: Cluster, scaffold: Path) -> None:
+    """SIGTERM, as of a CI system that gives up, while a step waits for what never comes."""
+    never = DOCUMENT.replace("NAME", "never").replace(
+        "{STEP}", "{expect: [{match: {kind: ConfigMap}, count: 9}]}"
+    )
+    (scaffold / "tests" / "operator.yaml").write_text(never)
+    words = ("test", str(scaffold), "--cluster", "--kubeconfig", str(plane.kubeconfig))
+    with subprocess.Popen([sys.executable, "-m", "declctl", *words], env=environment()) as child:
+        until("its namespace is there", lambda: len(_left_over(plane)) == 2)
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) != 0
+    assert _left_over(plane) == []
 
 
 def test_the_controllers_of_a_cluster_would_write_the_status(cluster: Cluster, scaffold: Path) -> None:
