@@ -27,6 +27,7 @@ from declctl.manifest.controller_test import (
     TestingStep,
     WritesExpectation,
 )
+from declctl.manifest.model import CacheMode
 from declctl.manifest.values import Json, Path, mapping_at, value_at
 from declctl.objects import GroupVersionKind, KubeObject
 from declctl.runtime.handling.tap import TapOutcome
@@ -43,6 +44,7 @@ Outcome = Literal["passed", "failed", "skipped"]
 _FAILURES = frozenset({TapOutcome.FAILED, TapOutcome.RETRIED, TapOutcome.DEAD_LETTER, TapOutcome.OVERDUE})
 _EVENTS = GroupVersionKind("", "v1", "Event")
 _MOST_NAMED = 5  # objects, Events or writes that a message names
+_LOOK_SECONDS = 2.0  # after which all shared objects were looked at
 _LEAST_WAIT = 1e-3  # seconds: less is lost in the sum of a clock
 _MOST_PRINTED = 20  # lines of handlers
 _MOST_DIFFERENCES = 20  # of an object, that a message has
@@ -154,6 +156,11 @@ class _Player:
         return None
 
     def _check_mutations(self) -> None:
+        """Fail if a handler has changed an object that others share; these are looked at each second."""
+        assert isinstance(self._test.bundle, BundleUnderTest)
+        if all(each.cache is not CacheMode.OBJECTS for each in self._test.bundle.controller.resources):
+            return
+        self._stage.controller.advance(_LOOK_SECONDS)
         if mutations := self._stage.controller.mutations:
             message = "a handler changed objects of the cache, which others read"
             raise _Unmet(("spec",), message, list(map(str, mutations)))

@@ -103,9 +103,8 @@ def test_a_document_that_needs_another_server_is_skipped(plane: Cluster, scaffol
 @pytest.mark.real
 def test_what_an_interrupted_test_has_made_is_removed(plane: Cluster, scaffold: Path) -> None:
     """SIGTERM, as of a CI system that gives up, while a step waits for what never comes."""
-    never = DOCUMENT.replace("NAME", "never").replace(
-        "{STEP}", "{expect: [{match: {kind: ConfigMap}, count: 9}]}"
-    )
+    step = "{expect: [{match: {kind: ConfigMap}, count: 9}]}"
+    never = DOCUMENT.replace("NAME", "never").replace("{STEP}", step)
     (scaffold / "tests" / "operator.yaml").write_text(never)
     words = ("test", str(scaffold), "--cluster", "--kubeconfig", str(plane.kubeconfig))
     with subprocess.Popen([sys.executable, "-m", "declctl", *words], env=environment()) as child:
