@@ -6,7 +6,6 @@ also be made in Python: `load_test` takes it as plain data (`yaml.safe_load` of 
 Kinds, handlers and files are known to the caller alone: `NamedParts` says what the Controller under test has.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -17,6 +16,7 @@ import msgspec
 from declctl import codes
 from declctl.errors import DeclctlError, ManifestErrors
 from declctl.kit.files import OBJECTS_BYTES, read_file
+from declctl.kit.text import to_json
 from declctl.manifest.checks.rules import check_alternatives
 from declctl.manifest.checks.structure import check_structure
 from declctl.manifest.checks.values import check_values
@@ -454,7 +454,7 @@ def load_test(data: JsonObject, surroundings: Surroundings, *, folder: FilePath)
     Raises ManifestErrors as `load_tests`; places are those of the data as YAML.
     """
     # JSON is YAML, and a text like `on` stays a text in it.
-    written = json.dumps(data, indent=1, ensure_ascii=False).replace("${", "$${").encode()
+    written = to_json(data, indent=1).replace("${", "$${").encode()
     source = ManifestSource(f"<{value_at(data, 'metadata', 'name')}>", written)
     (found,) = load_tests(source, surroundings, folder=folder)
     return found

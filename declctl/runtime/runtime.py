@@ -268,7 +268,8 @@ class Runtime:
         """What waits for a handler: the next `most` items; None if there is no such handler."""
         slot = self.parts.slots.get(handler)
         # In a thread: the lock of a queue may be held, and items become texts.
-        return None if slot is None else await asyncio.to_thread(slot.listing, most)
+        loops = self.parts.slots.write_loops()
+        return None if slot is None else await asyncio.to_thread(slot.listing, most, loops)
 
     async def why(self, resource: str, key: str, field: str = "") -> WriteExplanation:
         """Who wrote the fields of an object, and why.
@@ -303,7 +304,7 @@ class Runtime:
             handler.field_manager or field_manager(active.name, handler.name): handler.name
             for handler in active.handlers
         }
-        return explain_object(
+        explained = explain_object(
             obj,
             records,
             kind=str(found.gvk),
@@ -312,6 +313,9 @@ class Runtime:
             managers=managers,
             field=field,
         )
+        written = f"{found.gvk} {key}"
+        loops = [str(each) for each in self.parts.slots.write_loops() if each.object == written]
+        return replace(explained, write_loops=tuple(loops))
 
     @property
     def tap(self) -> HandlerTap:

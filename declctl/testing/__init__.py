@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from declctl.kit import AdvancingClock, ManualClock
 from declctl.testing.bundle import BundleDir, ConfigMapDir, configmap_dir
-from declctl.testing.controller import ControllerUnderTest, Line, Logged, running, until
+from declctl.testing.controller import ControllerUnderTest, DefinitionWarning, Line, Logged, running, until
 
 if TYPE_CHECKING:
     from declctl.testing.fuzzing import fuzz
@@ -26,6 +26,7 @@ __all__ = [
     "BundleDir",
     "ConfigMapDir",
     "ControllerUnderTest",
+    "DefinitionWarning",
     "Line",
     "Logged",
     "ManualClock",

@@ -5,11 +5,15 @@
 
 import asyncio
 import atexit
+import contextlib
+import inspect
 import logging
 import os
+import re
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -20,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import structlog
 
+from declctl import codes
 from declctl.errors import DeclctlError, UsageError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import AdvancingClock, Clock, Standstill
@@ -44,6 +49,7 @@ T = TypeVar("T")
 
 WAIT_SECONDS = 30.0  # a failing test may wait: on a busy machine, what comes at once takes seconds
 _DEFINITION = "CustomResourceDefinition"
+_OF_DEFINITIONS = re.compile(rf"\b({codes.NO_DEFINITION}|{codes.OTHER_DEFINITION}|{codes.REFUSED_RULE}): ")
 _PAUSE_SECONDS = 0.01
 _FIRST_PAUSE_SECONDS = 0.001  # most conditions of tests become true within some milliseconds
 LOOK_SECONDS = 5.0  # the longest wait for the machinery loop
@@ -52,6 +58,10 @@ _MOST_KEYS = 3  # of each handler, that an error names
 _PATIENCE_SECONDS = 1.0  # of this machine, for which an advance waits for a call that does nothing to be seen
 _STILL_LOOKS = 15  # of milliseconds, that find the same: the calls that run wait for the clock
 _TURNS = 20  # of the machinery loop: after these, events that the reflector has read are in the caches
+
+
+class DefinitionWarning(UserWarning):
+    """A definition beside a manifest is not that of its class or has a broken rule, or none can be made."""
 
 
 def until(
@@ -283,7 +293,8 @@ class HostedController:
     def start(self, timeout: float = 30.0) -> Self:
         """Start the controller, and wait until the first generation is active. Its caches may lack objects.
 
-        Raises the exception of the start, or AssertionError after `timeout` seconds. A fault of the user,
+        Gives DefinitionWarning at the line of the test for what the log says of definitions. Raises the
+        exception of the start, or AssertionError after `timeout` seconds. A fault of the user,
         such as ManifestErrors, comes without the calls that have found it.
         """
         __tracebackhide__ = True
@@ -312,6 +323,7 @@ class HostedController:
                 raise self._error.with_traceback(None) from None
             if self._error is not None:
                 raise self._error
+            self._warn_of_definitions()
         except BaseException:
             self.stop()
             raise
@@ -479,6 +491,14 @@ class HostedController:
         self._manifest = path
         return str(path)
 
+    def _warn_of_definitions(self) -> None:
+        """Give warnings of definitions to pytest, which shows no log of a test that passes."""
+        for line in tuple(self.log.lines):
+            if line.level == "warning" and not line.by_handler and _OF_DEFINITIONS.search(line.event):
+                advice = line.fields.get("suggestion")
+                text = f"{line.event}; {advice}" if advice else line.event
+                warnings.warn(text, DefinitionWarning, stacklevel=_level_of_caller())
+
     def _run(self) -> None:
         try:
             self._result = self.runtime.run()
@@ -557,6 +577,7 @@ class HostedController:
             for item in () if found is None else found.items:
                 failed = f" (failed attempts: {item.attempts}, {item.last_error_type})"
                 parts.append(f"{handler.name} {item.key} is {item.state}{failed if item.attempts else ''}")
+            parts += [f"write loop: {each}" for each in (() if found is None else found.write_loops)]
         return "; ".join(parts) or "it was busy, and is done now"
 
     def _rest(self) -> Standstill:
@@ -728,6 +749,15 @@ class ControllerUnderTest(HostedController):
     def _is_idle(self, version: int) -> bool:
         seen = self.runtime.parts.observer.seen_versions().values()
         return not self.runtime.unfinished() and all(_has_seen(each, version) for each in seen)
+
+
+def _level_of_caller() -> int:
+    """The `stacklevel` of a warning by the caller of this function, for the first line outside of here."""
+    frame, level = inspect.currentframe(), 0
+    ours = (str(Path(__file__).parent), contextlib.__file__)
+    while frame is not None and frame.f_code.co_filename.startswith(ours):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _has_seen(seen: str, version: int) -> bool:

@@ -10,7 +10,7 @@ import io
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,10 +27,12 @@ from declctl.manifest.controller_test import (
     TestingStep,
     WritesExpectation,
 )
+from declctl.manifest.model import CacheMode
 from declctl.manifest.values import Json, Path, mapping_at, value_at
 from declctl.objects import GroupVersionKind, KubeObject
 from declctl.runtime.handling.tap import TapOutcome
 from declctl.runtime.reloading.changes import Result
+from declctl.runtime.scheduling.schedules import ScheduleStatistics
 from declctl.testing.blocking_client import ClusterChoice
 from declctl.testing.cluster_stage import ClusterStage
 from declctl.testing.documents import BundleUnderTest
@@ -42,6 +44,8 @@ Outcome = Literal["passed", "failed", "skipped"]
 _FAILURES = frozenset({TapOutcome.FAILED, TapOutcome.RETRIED, TapOutcome.DEAD_LETTER, TapOutcome.OVERDUE})
 _EVENTS = GroupVersionKind("", "v1", "Event")
 _MOST_NAMED = 5  # objects, Events or writes that a message names
+_LOOK_SECONDS = 2.0  # after which all shared objects were looked at
+_LEAST_WAIT = 1e-3  # seconds: less is lost in the sum of a clock
 _MOST_PRINTED = 20  # lines of handlers
 _MOST_DIFFERENCES = 20  # of an object, that a message has
 
@@ -95,7 +99,10 @@ def play(test: LoadedTest, cluster: ClusterChoice | None = None) -> PlayedTest:
     begin, printed = time.monotonic(), io.StringIO()
     # What handlers print is of use where a test has failed, and would be in the way elsewhere.
     with redirect_stdout(printed):
-        failure = _played(test, cluster)
+        try:
+            failure = _played(test, cluster)
+        except AssertionError as error:  # the controller has not ended
+            failure = _Unmet(("spec",), str(error))
     name, file, seconds = test.name, test.document.path, time.monotonic() - begin
     place = test.place(("metadata", "name") if failure is None else failure.path)
     if failure is None:
@@ -135,14 +142,28 @@ class _Player:
                 self._stage.copy_bundle()
             self._start()
             for number, step in enumerate(self._test.spec.steps):
-                # A first step without an action is about the start itself.
-                if number or step.has_action:
-                    self._stage.rest()
-                    self._begin = self._now()
-                self._play(step)
+                try:
+                    # A first step without an action is about the start itself.
+                    if number or step.has_action:
+                        self._stage.rest()
+                        self._begin = self._now()
+                    self._play(step)
+                except (DeclctlError, AssertionError, OSError, RuntimeError) as error:
+                    raise _Unmet(step.path, str(error)) from error
+            self._check_mutations()
         except _Unmet as unmet:
             return _Unmet(unmet.path, unmet.message, [*unmet.details, *self._errors()])
         return None
+
+    def _check_mutations(self) -> None:
+        """Fail if a handler has changed an object that others share; these are looked at each second."""
+        assert isinstance(self._test.bundle, BundleUnderTest)
+        if all(each.cache is not CacheMode.OBJECTS for each in self._test.bundle.controller.resources):
+            return
+        self._stage.controller.advance(_LOOK_SECONDS)
+        if mutations := self._stage.controller.mutations:
+            message = "a handler changed objects of the cache, which others read"
+            raise _Unmet(("spec",), message, list(map(str, mutations)))
 
     def _start(self) -> None:
         path: Path = ("spec", "objects")
@@ -151,18 +172,15 @@ class _Player:
         ]
         try:
             self._stage.begin(objects)
-        except (DeclctlError, AssertionError) as error:
+        except (DeclctlError, AssertionError, OSError, RuntimeError) as error:
             raise _Unmet(path, f"the test can't begin: {error}") from error
 
     def _play(self, step: TestingStep) -> None:
         wait = step.wait or 0.0
-        try:
-            self._act(step)
-            self._stage.rest()
-        except (DeclctlError, AssertionError, OSError) as error:
-            raise _Unmet(step.path, str(error)) from error
+        self._act(step)
+        self._stage.rest()
         while (unmet := self._first_unmet(step)) is not None:
-            if wait > 0:
+            if wait > _LEAST_WAIT:
                 wait -= self._stage.controller.step(wait)
             elif not self._stage.wait():
                 raise unmet
@@ -263,10 +281,13 @@ class _Player:
             return ()
         last = {each.handler: each for each in self._stage.controller.calls if each.outcome in _FAILURES}
         lines: list[str] = []
+        schedules: Sequence[ScheduleStatistics] = ()  # of a controller that can be asked
         for name, call in last.items():
             lines.append(f"the last error of {name}, for {call.key}: {call.error}")
             lines += self._traceback(name)
-        for schedule in self._stage.controller.status().schedules:
+        with suppress(AssertionError, DeclctlError, RuntimeError):
+            schedules = self._stage.controller.status().schedules
+        for schedule in schedules:
             if schedule.last_error is not None:
                 lines.append(f"the last error of {schedule.name}: {schedule.last_error}")
         return lines

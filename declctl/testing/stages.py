@@ -6,6 +6,7 @@ of them than `TestingStage`.
 
 import shutil
 import tempfile
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -83,10 +84,15 @@ class TestingStage(ABC):
         self._start()
 
     def _start(self) -> None:
+        from declctl.testing.controller import DefinitionWarning
+
         self._controller = None
         made = self.make_controller(self._manifest)
         made.patience = _PATIENCE_SECONDS
-        self._controller = made.start()
+        with warnings.catch_warnings():
+            # `declctl validate` says it at its place.
+            warnings.simplefilter("ignore", DefinitionWarning)
+            self._controller = made.start()
 
     def rest(self) -> None:
         """Return when the controller has done all that needs no time to pass, as far as this is known."""

@@ -1,6 +1,9 @@
 """`declctl test`: the same documents pass on the API server in memory and on a real one, and fail on both."""
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +11,7 @@ from typing import Any
 import clusters
 import pytest
 from clusters import Cluster
-from processes import Ended, run
+from processes import Ended, environment, run
 from waiting import until
 
 DOCUMENT = """
@@ -97,10 +100,25 @@ def test_a_document_that_needs_another_server_is_skipped(plane: Cluster, scaffol
     assert "other" in skipped["elsewhere"]
 
 
+@pytest.mark.real
+def test_what_an_interrupted_test_has_made_is_removed(plane: Cluster, scaffold: Path) -> None:
+    """SIGTERM, as of a CI system that gives up, while a step waits for what never comes."""
+    step = "{expect: [{match: {kind: ConfigMap}, count: 9}]}"
+    never = DOCUMENT.replace("NAME", "never").replace("{STEP}", step)
+    (scaffold / "tests" / "operator.yaml").write_text(never)
+    words = ("test", str(scaffold), "--cluster", "--kubeconfig", str(plane.kubeconfig))
+    with subprocess.Popen([sys.executable, "-m", "declctl", *words], env=environment()) as child:
+        until("its namespace is there", lambda: len(_left_over(plane)) == 2)
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) != 0
+    assert _left_over(plane) == []
+
+
 def test_the_controllers_of_a_cluster_would_write_the_status(cluster: Cluster, scaffold: Path) -> None:
     """Where something else writes the status of a Deployment, the document can't: it says so."""
     if not cluster.has_controllers:
         pytest.skip("nothing else writes here")
+    until("they work", lambda: cluster.rest.is_there("serviceaccounts", "default", "default"))
     ended = run("test", str(scaffold), "-o", "json", "--cluster", "--kubeconfig", str(cluster.kubeconfig))
     assert sorted(_outcomes(ended).values()) == ["passed", "passed", "skipped"], ended.stdout
     until("its namespaces are removed", lambda: not _left_over(cluster), seconds=60)

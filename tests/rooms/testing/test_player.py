@@ -232,3 +232,32 @@ def test_a_controller_that_can_not_start_is_a_failure(bundle: BundleDir) -> None
     result = played(bundle, "- expect: [{match: {kind: ConfigMap}}]")
     assert (result.outcome, "the test can't begin" in result.message) == ("failed", True)
     assert "RuntimeError" in result.message
+
+
+def test_a_slow_call_is_waited_for(bundle: BundleDir) -> None:
+    """A call that computes, or waits for something outside, is no call that waits for the clock."""
+    bundle.edit(
+        "handlers.py", "    obj = request.obj\n", "    await asyncio.sleep(1.5)\n    obj = request.obj\n"
+    )
+    bundle.edit("handlers.py", "import declctl", "import asyncio\nimport declctl")
+    result = played(bundle, "- expect: [{match: {kind: Secret}}, {calls: {handler: copy, count: 1}}]")
+    assert result.outcome == "passed", result.message
+
+
+def test_a_handler_that_spoils_the_cache_fails(bundle: BundleDir) -> None:
+    """Others would read what it has changed: a test of such a handler fails, whatever it expects."""
+    bundle.write(
+        "handlers.py",
+        """
+        from declctl.objects.record import record_of
+
+        async def copy(request, ctx):
+            record_of(request.obj).read()["data"]["x"] = "spoilt"
+        """,
+    )
+    bundle.edit("manifest.yaml", "kind: ConfigMap", "kind: ConfigMap, cache: {mode: Objects}")
+    result = played(bundle, "- expect: [{calls: {handler: copy, count: 1, failed: 0}}]")
+    assert (result.outcome, result.message) == (
+        "failed",
+        "a handler changed objects of the cache, which others read",
+    )
