@@ -15,6 +15,7 @@ A code never gets another meaning. The families:
     DCL10x  values written as text, continued
     DCL11x  what code adds to the host
     DCL12x  classes of typed objects
+    DCL13x  documents of kind ControllerTest
 
 `docs/reference/errors.md` explains each code with an example; a test checks that no code is missing. The
 package contains that page, and `declctl explain DCL012` prints one section of it. `manifest` reports the
@@ -212,6 +213,11 @@ REFUSED_RULE: Final = _code("DCL125", "No API server takes a rule of a CustomRes
 UNCHECKED_RULES: Final = _code(
     "DCL126", "Rules in CEL are not checked, as declctl[cel] is not installed (a warning)."
 )
+
+UNREADABLE_TEST_FILE: Final = _code(
+    "DCL130", "A file that a ControllerTest names can't be read, or has no object."
+)
+TEST_WITHOUT_CONTROLLER: Final = _code("DCL131", "A ControllerTest has no Controller to test.")
 
 
 CODE_PATTERN: Final = re.compile(r"DCL-?\d{1,6}", re.IGNORECASE | re.ASCII)

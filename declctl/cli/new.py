@@ -40,6 +40,7 @@ _OPERATOR = {  # the files of an operator, with their templates
     "manifest.yaml": "manifest.yaml",
     "sandbox/sample.yaml": "sample.yaml",
     "tests/test_operator.py": "test_operator.py",
+    "tests/operator.yaml": "operator_test.yaml",
     "README.md": "README.md",
     "pyproject.toml": "pyproject.toml",
     ".gitignore": "gitignore",
@@ -221,6 +222,7 @@ def new_operator(name: str, folder: str | None, *, group: str, kind: str | None,
     shown = shlex.quote(str(where))
     line("Try next:")
     line(f"  declctl run {shown} --sandbox    # then edit {where / 'handlers.py'}, and save")
+    line(f"  declctl test {shown}")
     line(f"  python -m pytest {shown}")
     line(
         f"  kubectl apply -f {shown}/crd.yaml && declctl run {shown}    # with the cluster of your kubeconfig"

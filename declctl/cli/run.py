@@ -203,7 +203,7 @@ def _sandbox(
     if kubeconfig_out is not None:
         refuse_to_overwrite(Path(kubeconfig_out))
     documents = read_objects(files) if files else objects_beside(manifest)
-    server = stack.enter_context(SandboxThread())
+    server = stack.enter_context(SandboxThread(garbage_collection=True))
     loaded = server.load(documents)
     # Definitions beside the manifest are checked with it (DCL126).
     if files and (text := of_unchecked_rules(documents)) is not None:

@@ -28,6 +28,7 @@ class RunOptions(msgspec.Struct, frozen=True):
 
     manifest: str  # its path, as the user wrote it
     at: Path | None = None  # where it is read; None: at `manifest`
+    files: InputFiles | None = None  # what reads it; None: a reader of its own
     watch: bool | None = None  # reload when files change; None: as the manifest says
     exec_on_restart: bool = False  # end in order when a reload needs a new process
     once: bool = False  # end when all objects are handled
@@ -36,6 +37,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     allowed_digests: str | None = None  # a file with the digests of the bundles that may run
     followed: "Callable[[], FollowedStatus] | None" = None  # the state of a ConfigMap that is followed
     namespace: str | None = None  # of this process, where the manifest names none
+    only_namespace: str | None = None  # watch this one alone, whatever the manifest says
     mutation_detector: bool = False  # compare all shared objects each second, instead of a part of them
     log_level: LogLevelControl | None = None  # that of the process; None if its log is that of a caller
 

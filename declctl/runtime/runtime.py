@@ -172,7 +172,12 @@ class Runtime:
         Raises ManifestErrors or UsageError before any handler is called.
         """
         is_reviewed = self.options.allowed_digests is not None
-        files = InputFiles(self.options.manifest, at=self.options.at, is_reviewed=is_reviewed)
+        files = self.options.files or InputFiles(
+            self.options.manifest,
+            at=self.options.at,
+            is_reviewed=is_reviewed,
+            only_namespace=self.options.only_namespace,
+        )
         self._children.warm()  # the fork server loads its modules while this process does
         self.machinery.start()
         self.handler_loops.start()

@@ -147,7 +147,7 @@ def test_the_tests_of_bad_days_pass(tmp_path: Path) -> None:
     """In the folder of a new operator, as pytest runs them."""
     made = processes.run("new", "operator", "preview", ".", "--group", "acme.dev", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
-    _write(tmp_path, "testing.md")
+    _write(tmp_path, "testing-in-python.md")
     command = [sys.executable, "-m", "pytest", "-q", "tests/test_bad_days.py"]
     done = subprocess.run(
         command, cwd=tmp_path, env=processes.environment(), capture_output=True, text=True, check=False
