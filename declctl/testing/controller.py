@@ -28,6 +28,7 @@ from declctl import codes
 from declctl.errors import DeclctlError, UsageError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import AdvancingClock, Clock, Standstill
+from declctl.kit.pending import ItemState
 from declctl.manifest.definition_files import definitions_beside
 from declctl.objects import KubeObject
 from declctl.objects.differences import Mutation
@@ -56,6 +57,7 @@ _PAUSE_SECONDS = 0.01
 _FIRST_PAUSE_SECONDS = 0.001  # most conditions of tests become true within some milliseconds
 LOOK_SECONDS = 5.0  # the longest wait for the machinery loop
 _END_LOOK_SECONDS = 0.05  # between two looks of a waiting call whether the controller has ended
+_MOST_LOOKED_AT = 1000  # keys of a handler with a loop
 _MOST_KEYS = 3  # of each handler, that an error names
 _PATIENCE_SECONDS = 1.0  # of this machine, for which an advance waits for a call that does nothing to be seen
 _STILL_LOOKS = 15  # of milliseconds, that find the same: the calls that run wait for the clock
@@ -716,22 +718,28 @@ class ControllerUnderTest(HostedController):
         """Wait until every handler has handled every change that is in the sandbox now.
 
         Also waits for changes that back off, and for running calls. After `timeout` seconds, raises
-        AssertionError with the handlers and resources that are not done, their keys and their last errors.
+        AssertionError with the handlers and resources that are not done, their keys and their last errors; at
+        once, if a key waits as its writes lead to its next call.
         """
         __tracebackhide__ = True
         deadline = time.monotonic() + timeout
-        version = self.sandbox.faults.history.version
+        version, loops = self.sandbox.faults.history.version, False
 
-        def at_rest() -> bool:
+        def is_over() -> bool:
+            nonlocal loops
             # A watch without events gets to the version by a bookmark only. One that has been opened since
             # the last look has had none.
             self.sandbox.faults.bookmark()
             try:
-                return self.on_machinery(self._at_rest(version), max(0.1, deadline - time.monotonic()))
+                left = max(0.1, deadline - time.monotonic())
+                at_rest, loops = self.on_machinery(self._at_rest(version), left)
+                return at_rest or loops
             except TimeoutError:  # its loop is busy
                 return False
 
-        self._until("idle", at_rest, timeout, version)
+        self._until("idle", is_over, timeout, version)
+        if loops:
+            raise AssertionError(f"it will not be idle: {self._what_is_left(version)}")
 
     def _definitions(self, path: Path) -> list[KubeObject]:
         """The definitions beside the manifest that neither the sandbox has nor the test gives."""
@@ -740,13 +748,23 @@ class ControllerUnderTest(HostedController):
         found = definitions_beside(path if path.is_dir() else path.parent)
         return [each for each in found if each["metadata"]["name"] not in known]
 
-    async def _at_rest(self, version: int) -> bool:
+    async def _at_rest(self, version: int) -> tuple[bool, bool]:
+        """Whether all is handled; and if not, whether a key waits as its writes lead to its next call."""
         if not self._is_idle(version):
-            return False
+            return False, self._has_waiting_loop()
         # Events that a watch has read may not be in the cache yet: look again some turns later.
         for _ in range(_TURNS):
             await asyncio.sleep(0)
-        return self._is_idle(version)
+        return self._is_idle(version), False
+
+    def _has_waiting_loop(self) -> bool:
+        slots = self.runtime.parts.slots
+        return any(
+            item.state is ItemState.WRITE_LOOP
+            for name in {each.handler for each in slots.write_loops()}
+            if (slot := slots.get(name)) is not None
+            for item in slot.queue.snapshot(_MOST_LOOKED_AT)[1]
+        )
 
     def _is_idle(self, version: int) -> bool:
         seen = self.runtime.parts.observer.seen_versions().values()

@@ -141,7 +141,7 @@ def test_handlers_that_feed_themselves_are_named_and_slowed_down(
         with pytest.raises(
             AssertionError, match=r"default/a is WriteLoop.*; write loop: .*lead to its next call"
         ):
-            controller.wait_idle(0.5)
+            controller.wait_idle(600)  # it raises at once
         resource = "pods" if kind == "Pod" else "configmaps"
         found = controller.on_machinery(controller.runtime.why(resource, "default/a"), 5)
         assert field in str(found.write_loops)
