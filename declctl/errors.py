@@ -132,11 +132,14 @@ class InvalidObject(DeclctlError):
     """An object does not fit the type that its class has for a field, such as `spec`.
 
     `key` is that of the object. `path` is the place in it, such as `spec.replicas`, and `sentence` says what
-    is wrong there.
+    is wrong there. `summary` is the message without advice.
     """
 
     def __init__(self, key: str, type_name: str, path: str, sentence: str) -> None:
-        super().__init__(f"{key} does not fit {type_name}: {path}: {sentence}")
+        self.summary = f"{key} does not fit {type_name}: {path}: {sentence}"
+        super().__init__(
+            f"{self.summary}; mend the object {key}, or catch declctl.InvalidObject where its field is read"
+        )
         self.key = key
         self.path = path
         self.sentence = sentence

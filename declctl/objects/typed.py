@@ -187,7 +187,9 @@ class Object(FieldView, Generic[S, T], kw_only=True):
         resource = cls.__custom_resource__
         if resource is None:
             raise TypeError(
-                f"{cls.__name__}.new needs apiVersion and kind, which @declctl.custom_resource gives a class"
+                f"{cls.__name__}.new needs apiVersion and kind, which @declctl.custom_resource gives a class "
+                "of yours; write an object of another kind, such as a ConfigMap, as a dict with apiVersion "
+                "and kind"
             )
         metadata = {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations}
         given = {"metadata": metadata, "spec": spec, "status": status, **fields}

@@ -463,7 +463,7 @@ class Invocations(ABC, Generic[T]):
         if is_round(times):
             so_far = "" if times == 1 else f" ({times:,} times by now)"
             self._log.warning(
-                f"{self._name}: {misfit}; the handler is not called{so_far}",
+                f"{self._name}: {misfit.summary}; the handler is not called{so_far}",
                 handler=self._name,
                 key=invocation.item.key,
                 generation=generation,

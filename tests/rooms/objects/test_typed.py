@@ -104,7 +104,8 @@ def test_an_object_that_does_not_fit_names_the_place(codec, spec, path, sentence
     view = Preview(_record(codec(), spec=spec))
     with pytest.raises(declctl.InvalidObject) as raised:
         require_fit(view)
-    assert str(raised.value) == f"a/web does not fit Preview: {path}: {sentence}"
+    advice = "mend the object a/web, or catch declctl.InvalidObject where its field is read"
+    assert str(raised.value) == f"a/web does not fit Preview: {path}: {sentence}; {advice}"
     assert view["spec"] == spec
 
 
@@ -243,7 +244,7 @@ def test_a_new_object_as_a_mapping():
         "metadata": {"name": "web", "namespace": "a", "labels": {"x": "y"}},
         "spec": {"image": "i", "replicas": 2, "hosts": {}},
     }
-    with pytest.raises(TypeError, match="needs apiVersion and kind, which @declctl"):
+    with pytest.raises(TypeError, match=r"needs apiVersion and kind, .* as a dict with apiVersion and kind"):
         Derived.new("web")
 
 
