@@ -89,9 +89,19 @@ def of_function(
 
 
 def of_class(
-    cls: type, field: str, message: str, *, code: str, suggestion: str | None, bundle: Bundle
+    cls: type,
+    field: str,
+    message: str,
+    *,
+    code: str,
+    suggestion: str | None,
+    bundle: Bundle,
+    text: str = "",
 ) -> EntryPointError:
-    """The fault of a field of a class, at its annotation; of the class itself if `field` is empty."""
+    """The fault of a field of a class, at its annotation; of the class itself if `field` is empty.
+
+    It is at `text`, if a string of the annotation, or of a decorator of the class, is that.
+    """
     path = bundle.path_of(without_prefix(cls.__module__))
     nodes = () if path is None else ast.walk(parsed(bundle.files[path]))
     found = next(
@@ -100,10 +110,14 @@ def of_class(
     if found is None or path is None:  # of an installed package, or made by a call
         return _located(f"{message} (class {cls.__module__}.{cls.__qualname__})", code, None, suggestion)
     line, column = found.lineno, found.col_offset + len("class ") + 1
+    parts = found.decorator_list
     for node in found.body:
-        target = node.target if isinstance(node, ast.AnnAssign) else None
-        if isinstance(target, ast.Name) and target.id == field:
-            line, column = target.lineno, target.col_offset + 1
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == field:
+            line, column = node.target.lineno, node.target.col_offset + 1
+            parts = [node.annotation]
+    for node in (each for part in parts for each in ast.walk(part)):
+        if text and isinstance(node, ast.Constant) and node.value == text:
+            line, column = node.lineno, node.col_offset + 1
     return _located(message, code, (bundle.display(path), line, column), suggestion)
 
 

@@ -160,7 +160,7 @@ def _path_faults(text: str, schema: _Schema) -> Iterator[_TextFault]:
     for names in _STEP.findall(text):
         name, fields = "".join(names), _properties(schema)
         if "additionalProperties" not in schema and name not in fields:
-            yield _TextFault("must be a valid path", suggestion=_advice(name, {each: {} for each in fields}))
+            yield _TextFault("must be a valid path", suggestion=_closest(name, list(fields)))
             return
         inner = fields.get(name, schema.get("additionalProperties"))
         schema = inner if isinstance(inner, Mapping) else {}
@@ -347,6 +347,9 @@ def _element(of: _Schema) -> tuple[_Type, _Type]:
 def _advice(name: str, fields: Mapping[str, _Schema]) -> str:
     if name in fields or name in map(cel_name, fields):
         return "a server does not know its type: describe its content, or test it in the code"
-    known = [cel_name(each) for each, schema in fields.items() if _name(schema)]
+    return _closest(name, [cel_name(each) for each, schema in fields.items() if _name(schema)])
+
+
+def _closest(name: str, known: Sequence[str]) -> str:
     near = get_close_matches(name, known, n=1)
     return f'did you mean "{near[0]}"?' if near else f"it has {', '.join(known) or 'no fields'}"

@@ -71,7 +71,7 @@ class SchemaFault(NamedTuple):
     """Why a type can't be a schema: a sentence about a field of a class, and what to do.
 
     `path` is the place in the object, such as `spec.rules[].port`; `field` is the Python name in `cls`, and
-    empty for a fault of the class itself.
+    empty for a fault of the class itself. `text` is that of a rule with a fault.
     """
 
     message: str
@@ -79,6 +79,7 @@ class SchemaFault(NamedTuple):
     path: str
     cls: type | None = None
     field: str = ""
+    text: str = ""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}; {self.suggestion}"
@@ -442,7 +443,7 @@ def faults_of_rules(
 ) -> list[SchemaFault]:
     """Why a server does not compile rules for a value (`rule_checks`). `is_root`: a whole object."""
     found = rule_faults({**schema, VALIDATIONS: rules}, is_root=is_root)
-    return [SchemaFault(str(fault), fault.suggestion or _MEND_RULE, *at) for fault in found]
+    return [SchemaFault(str(fault), fault.suggestion or _MEND_RULE, *at, fault.text) for fault in found]
 
 
 def _nullable(schema: Schema) -> Schema:

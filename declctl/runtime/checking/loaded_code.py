@@ -508,7 +508,13 @@ class _Builder:
         message, bundle = f"{fault.path}: {fault.message}", self._declaration.bundle
         cls = fault.cls if fault.cls is not None else Object
         located = hook_faults.of_class(
-            cls, fault.field, message, code=codes.NO_DEFINITION, suggestion=fault.suggestion, bundle=bundle
+            cls,
+            fault.field,
+            message,
+            code=codes.NO_DEFINITION,
+            suggestion=fault.suggestion,
+            bundle=bundle,
+            text=fault.text,
         )
         return Fault.of(located, self._path_of_types())
 

@@ -81,17 +81,17 @@ COLUMN = '@declctl.custom_resource("acme.dev/v1", plural="previews", columns={"A
         (
             "    image: str",
             """    image: Annotated[str, declctl.rule("self != ''"), declctl.rule("self.size > 3")]""",
-            """models.py:8:5: error DCL122: spec.image: rule "self.size > 3": type 'string' does not""",
+            """models.py:8:68: error DCL122: spec.image: rule "self.size > 3": type 'string' does not""",
         ),
         (
             "class Spec",
             '@declctl.rules(declctl.rule("self.replica > 3"))\nclass Spec',
-            "models.py:8:7: error DCL122: spec: rule \"self.replica > 3\": undefined field 'replica'",
+            "models.py:7:29: error DCL122: spec: rule \"self.replica > 3\": undefined field 'replica'",
         ),
         (
             DECORATOR,
             f'{DECORATOR}\n@declctl.rules(declctl.rule("self.kind != \'\'", field_path=".spec.imag"))',
-            'models.py:14:7: error DCL122: the object: fieldPath ".spec.imag": must be a valid path',
+            'models.py:13:59: error DCL122: the object: fieldPath ".spec.imag": must be a valid path',
         ),
         (DECORATOR, COLUMN, "models.py:13:7: error DCL122: columns['A']"),
         ("(declctl.Object[", "(declctl.Objec[", "error DCL043: importing models raises AttributeError"),

@@ -23,3 +23,5 @@ def test_a_fault_has_its_place_and_a_suggestion() -> None:
     assert (fault.text[: fault.offset][-5:], fault.suggestion) == (" self", 'did you mean "foo__dash__bar"?')
     (fault,) = schema_faults(RuleCase("has(self.open)").schema, is_root=True)
     assert "does not know its type" in (fault.suggestion or "")
+    (fault,) = schema_faults(RuleCase(".sub.nxet", name="fieldPath").schema, is_root=True)
+    assert fault.suggestion == 'did you mean "next"?'
