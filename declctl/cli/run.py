@@ -100,7 +100,9 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
     )
     with ExitStack() as stack:
         if sandbox:
-            connect = _sandbox(stack, manifest, objects, churn, kubeconfig_out, log)
+            is_file = manifest != "-" and not is_config_map(manifest)
+            is_followed = is_file and watch is not False and not (once or objects)
+            connect = _sandbox(stack, manifest, objects, churn, kubeconfig_out, log, is_followed=is_followed)
         else:
             connect = _cluster(kubeconfig, context)
         folder = _config_map(stack, manifest, connect, log)
@@ -188,10 +190,19 @@ def _collecting_garbage() -> Front:
 
 
 def _sandbox(
-    stack: ExitStack, manifest: str, files: Sequence[str], churn: float, kubeconfig_out: str | None, log: Any
+    stack: ExitStack,
+    manifest: str,
+    files: Sequence[str],
+    churn: float,
+    kubeconfig_out: str | None,
+    log: Any,
+    *,
+    is_followed: bool,
 ) -> Connect:
     # Late: a run in a cluster has no sandbox.
     from declctl.cli.sandbox import (
+        DefinitionsInSandbox,
+        folder_of,
         objects_beside,
         of_unchecked_rules,
         read_objects,
@@ -205,6 +216,9 @@ def _sandbox(
     documents = read_objects(files) if files else objects_beside(manifest)
     server = stack.enter_context(SandboxThread(garbage_collection=True))
     loaded = server.load(documents)
+    if is_followed:
+        folder = folder_of(manifest).absolute()  # handlers may change the working folder of the process
+        stack.enter_context(DefinitionsInSandbox(folder, load=server.load, log=log).following())
     # Definitions beside the manifest are checked with it (DCL126).
     if files and (text := of_unchecked_rules(documents)) is not None:
         log.warning(text)

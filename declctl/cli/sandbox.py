@@ -6,8 +6,11 @@ import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, Final
 
 import yaml
 
@@ -15,12 +18,13 @@ from declctl.cli.manifest_argument import is_config_map
 from declctl.cli.terminal import line
 from declctl.errors import SandboxError, UsageError
 from declctl.kit.files import OBJECTS_BYTES, READ_SECONDS, read_file, within
-from declctl.manifest.definition_files import definitions_beside, yaml_files
+from declctl.manifest.definition_files import definitions_beside, kind_of, yaml_files
 from declctl.objects import KubeObject
 from declctl.objects.rule_checks import INSTALL, are_unchecked, unchecked
 from declctl.sandbox import Sandbox
 from declctl.sandbox.validation import read_documents
 
+_LOOK_SECONDS: Final = 1.0  # between two looks at files of definitions
 _OURS = "current-context: sandbox"
 
 
@@ -105,6 +109,11 @@ def read_objects(files: Sequence[str]) -> list[KubeObject]:
     ]
 
 
+def folder_of(manifest: str) -> Path:
+    """The folder of a manifest, which may be given as the folder."""
+    return Path(manifest) if Path(manifest).is_dir() else Path(manifest).parent
+
+
 def objects_beside(manifest: str) -> list[KubeObject]:
     """What a sandbox begins with by itself: the definitions beside a manifest, and the objects of `sandbox/`.
 
@@ -113,11 +122,70 @@ def objects_beside(manifest: str) -> list[KubeObject]:
     """
     if manifest == "-" or is_config_map(manifest):
         return []
-    folder = Path(manifest) if Path(manifest).is_dir() else Path(manifest).parent
+    folder = folder_of(manifest)
     return [
         *definitions_beside(folder),
         *read_objects([str(each) for each in yaml_files(folder / "sandbox")]),
     ]
+
+
+class DefinitionsInSandbox:
+    """Keeps the definitions of a sandbox as those in the YAML files of a folder.
+
+    `load` is that of the sandbox, which has the present definitions of the folder.
+    """
+
+    def __init__(self, folder: Path, *, load: Callable[[Sequence[KubeObject]], object], log: Any) -> None:
+        self._folder = folder
+        self._load = load
+        self._log = log
+        self._stamps = _stamps(folder)
+        self._known = {kind_of(each): each for each in definitions_beside(folder)}
+
+    def look(self) -> None:
+        """Load the definitions that have changed since the last look. Blocks, and raises nothing."""
+        stamps = _stamps(self._folder)
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        for each in definitions_beside(self._folder):
+            group, kind = kind_of(each)
+            if self._known.get((group, kind)) == each:
+                continue
+            self._known[group, kind] = each
+            try:
+                self._load([each])
+            except SandboxError as fault:
+                self._log.warning(f"the sandbox keeps its definition of {kind} ({group}): {fault}")
+            else:
+                self._log.info(f"the sandbox has the edited definition of {kind} ({group})")
+
+    @contextmanager
+    def following(self) -> Generator[None]:
+        """Look each second, in a thread, until the end."""
+        ended = threading.Event()
+
+        def follow() -> None:
+            while not ended.wait(_LOOK_SECONDS):
+                self.look()
+
+        thread = threading.Thread(target=follow, name="declctl-definitions", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _stamps(folder: Path) -> Sequence[tuple[Path, int, int]]:
+    """What changes with the YAML files of a folder."""
+    found: list[tuple[Path, int, int]] = []
+    with suppress(OSError):  # a file that goes meanwhile
+        for path in yaml_files(folder):
+            stat = path.stat()
+            found.append((path, stat.st_mtime_ns, stat.st_size))
+    return found
 
 
 def of_unchecked_rules(documents: Sequence[KubeObject]) -> str | None:

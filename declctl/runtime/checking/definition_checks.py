@@ -112,7 +112,7 @@ def _served_fault(inputs: Inputs, kind: _Kind, change: SchemaChange) -> Diagnost
     loaded = inputs.loaded
     spec = next(each for each in loaded.controller.resources if _is_of(each.api_version, each.kind, kind))
     code, message = OTHER_DEFINITION, f"the cluster has another definition of {kind[1]}: {change}"
-    advice = f"{_advice(inputs, kind, 'crd.yaml')}, and apply it"
+    advice = _advice(inputs, kind, "crd.yaml")
     if not change.compatible:
         code = INCOMPATIBLE_DEFINITION
         message = f"stored objects may not fit the class of {kind[1]}: {change}"
@@ -132,7 +132,8 @@ def _is_of(api_version: str, name: str, kind: _Kind) -> bool:
 def _advice(inputs: Inputs, kind: _Kind, file: str) -> str:
     resources: Iterable[Any] = inputs.loaded.controller.resources
     spec = next(each for each in resources if _is_of(each.api_version, each.kind, kind))
-    return f"write it again: declctl generate crd {spec.object_type} -o {file}"
+    again = f"declctl generate crd {spec.object_type} -o {file}"
+    return f"write it again: {again}, and apply it: kubectl apply -f {file}"
 
 
 def _position(tree: yaml.Node, steps: Steps) -> Position:
