@@ -91,7 +91,7 @@ def print_status(document: Document, *, now: datetime) -> None:
     )
     counts = _counts(document["handlers"])
     headers = ("SYNCED", *(_header(count) for count in counts), "P95", "LAST ERROR")
-    _section("HANDLER", headers, _handlers(document, counts))
+    _section("HANDLER", headers, _handlers(document, counts, now))
     problems = [
         (
             h["name"],
@@ -466,14 +466,20 @@ def _header(figure: str) -> str:
     return "".join(f" {letter}" if letter.isupper() else letter for letter in figure).upper()
 
 
-def _handlers(document: Document, counts: Sequence[str]) -> list[tuple[object, ...]]:
+def _last_error(handler: Document, now: datetime) -> str | None:
+    """The newest error with its age: it may be mended since."""
+    error, moment = handler.get("lastError"), handler.get("lastErrorTime")
+    return f"{age(moment, now=now)} ago: {error}" if error and moment else error
+
+
+def _handlers(document: Document, counts: Sequence[str], now: datetime) -> list[tuple[object, ...]]:
     return [
         (
             h["name"],
             h["synced"],
             *(h.get(name, 0) for name in counts),
             figures.duration(h["p95Seconds"]),
-            _DISABLED if h.get("disabled") else h.get("lastError"),
+            _DISABLED if h.get("disabled") else _last_error(h, now),
         )
         for h in document["handlers"]
     ]

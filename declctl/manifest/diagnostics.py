@@ -50,7 +50,17 @@ class Diagnostic(msgspec.Struct, frozen=True):
     traceback: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}: {self.severity} {self.code}: {self.message}"
+        return f"{self.place}: {self.severity} {self.code}: {self.message}"
+
+    @property
+    def place(self) -> str:
+        """File, line and column."""
+        return f"{self.file}:{self.line}:{self.column}"
+
+    @property
+    def log_line(self) -> str:
+        """The fault without its severity, which is the level of the line."""
+        return f"{self.place}: {self.code}: {self.message}"
 
 
 class Position(NamedTuple):

@@ -614,7 +614,7 @@ class Runtime:
         if checked.errors:
             raise ManifestErrors(checked.diagnostics)
         for warning in checked.diagnostics:
-            self._log.warning(str(warning), suggestion=warning.suggestion)
+            self._log.warning(warning.log_line, suggestion=warning.suggestion)
         return checked
 
     def _introduce(self, client: Client, checked: CheckResult) -> None:

@@ -241,6 +241,9 @@ def load_code(
     return builder.loaded_code, builder.faults
 
 
+_OF_IMPORTS = frozenset({codes.HANDLER_SYNTAX, codes.IMPORT_RAISED, codes.IMPORT_EXITED})
+
+
 class _Builder:
     def __init__(self, declaration: Declaration, number: int, known: Sequence[LoadedCode]) -> None:
         self._declaration = declaration
@@ -363,7 +366,12 @@ class _Builder:
                 made = self._registry.implement(hook, str(entry.entry_point), self._function(entry))
                 self.loaded_code.add_step(hook, made)
         except EntryPointError as error:
-            self.faults.append(Fault.of(error, entry.path))
+            fault = Fault.of(error, entry.path)
+            # A module that can't be imported keeps all that import it from being so: its fault is told once.
+            place = fault.code, fault.file, fault.line, fault.column
+            known = ((each.code, each.file, each.line, each.column) for each in self.faults)
+            if fault.file is None or fault.code not in _OF_IMPORTS or place not in known:
+                self.faults.append(fault)
 
     def _handler(self, entry: DeclaredEntry, *, reconciles: bool) -> None:
         if entry.plugin is not None:

@@ -701,7 +701,7 @@ class Announcer:
             log = self._log.warning if outcome.unplanned else self._log.info
             log(outcome.line, generation=outcome.generation)
             for warning in outcome.diagnostics:
-                self._log.warning(str(warning), suggestion=warning.suggestion)
+                self._log.warning(warning.log_line, suggestion=warning.suggestion)
         elif outcome.result is Result.ROLLED_BACK:
             log = self._log.info if asked else self._log.error
             log(outcome.line, generation=outcome.generation, reason=outcome.reason, suggestion=outcome.advice)

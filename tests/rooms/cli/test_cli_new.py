@@ -178,6 +178,7 @@ def test_an_edit_that_leaves_the_definition_behind_is_told(declctl, folder):
         assert controller.reload().result == "Applied"
         (told,) = [each for each in controller.log.lines if "DCL123" in each.event]
     assert "spec.paused: the field is new" in told.event
+    assert "warning" not in told.event  # the level of the line is before it
     assert "declctl generate crd models:Web -o" in str(told.fields["suggestion"])
     # pytest shows no log of a test that passes, but warnings.
     said = r"spec.paused: the field is new; write it again: declctl generate crd"

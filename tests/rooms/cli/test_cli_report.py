@@ -23,7 +23,7 @@ PODS: dict[str, Any] = yaml.safe_load("""
 NOTIFY: dict[str, Any] = yaml.safe_load("""
 {name: notify, synced: true, delivered: 2311, succeeded: 2310, failed: 1, retried: 1, merged: 0, dropped: 0,
  filtered: 41, replayed: 500, queued: 0, running: 0, p95Seconds: 0.004,
- lastError: "default/a: KeyError: [bold]"}
+ lastError: "default/a: KeyError: [bold]", lastErrorTime: "2026-01-01T11:59:15Z"}
 """)
 
 
@@ -149,7 +149,7 @@ def test_tables_are_whole_where_there_is_no_terminal(shown):
     assert by_first["pods"][:5] == ["pods", "yes", "2,300", "793Ki", "1"]
     assert by_first["HANDLER"][6:9] == ["MERGED", "FILTERED", "REPLAYED"]
     assert by_first["notify"][6:9] == ["0", "41", "500"]
-    assert by_first["notify"][-3:] == ["default/a:", "KeyError:", "[bold]"]
+    assert by_first["notify"][-5:] == ["45s", "ago:", "default/a:", "KeyError:", "[bold]"]
     assert not any("\x1b" in line for line in lines)
     sections = ("PLUGIN", "WATCH OF", "WRITES OF", "LOG LEVEL", "ABANDONED", "SCHEDULE")
     assert not [line for line in lines if line.startswith(sections)]

@@ -116,6 +116,16 @@ def test_all_faults_come_at_once(bundle) -> None:
     assert [(d.code, d.line) for d in check(str(bundle.path)).errors] == [("DCL040", 8), ("DCL041", 9)]
 
 
+def test_a_module_that_two_others_import_has_its_fault_once(bundle) -> None:
+    """Its place is the same, whichever of them was imported."""
+    line = '    - {name: second, resourceRef: {name: pods}, entryPoint: "models:notify"}\n'
+    bundle.edit("manifest.yaml", "  handlers:\n", f"  handlers:\n{line}")
+    bundle.write("models.py", "\nraise TypeError('a required field follows optional ones')\n")
+    bundle.write("handlers.py", "from models import notify\n")
+    (fault,) = check(str(bundle.path)).errors
+    assert (fault.code, fault.file.rsplit("/", 1)[-1], fault.line) == ("DCL043", "models.py", 2)
+
+
 def test_a_plugin_that_is_not_installed_is_told_where_it_is_listed(bundle) -> None:
     bundle.edit("manifest.yaml", "spec:\n", "spec:\n  plugins:\n    - {name: nobody-has-this}\n")
     (fault,) = check(str(bundle.path)).errors
