@@ -37,6 +37,7 @@ from declctl.runtime.own_namespace import namespace_of_lease
 from declctl.runtime.parts import RuntimeParts, make_parts
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
 from declctl.runtime.process import Process, RunOptions
+from declctl.runtime.recorder import MakeRecorder
 from declctl.runtime.reloading.attempts import Triggers
 from declctl.runtime.reloading.changes import NOT_KEPT, Outcome, Result
 from declctl.runtime.reloading.generation import Generation
@@ -141,11 +142,13 @@ class Runtime:
         user_log: Any = None,
         on_dry_run: OnWritten | None = None,
         why_not_start: WhyNotStart | None = None,
+        recorder: MakeRecorder | None = None,
     ) -> None:
         self.options = options
         self._why_not_start = why_not_start
         self._starting_again: asyncio.Task[None] | None = None  # checks the next start
         self._on_dry_run = on_dry_run
+        self._make_recorder = recorder
         self._connect = connect
         self._fronts = fronts
         self._clock: Clock = clock or SystemClock()
@@ -402,6 +405,8 @@ class Runtime:
             stack.push_async_callback(client.close)
             self._introduce(client, checked)
             process = self._process_of(files, checked, client, tasks)
+            if process.recorder is not None:
+                stack.callback(process.recorder.close)
             parts = self._parts = make_parts(process, history=self._history, restart=self._start_again)
             candidate = parts.writing.candidate
             # The servers first: an address that is in use ends the process before any handler is called.
@@ -466,6 +471,7 @@ class Runtime:
             clock=self._clock,
             log=self._log,
             user_log=structlog.get_logger("declctl.handler") if self._user_log is None else self._user_log,
+            recorder=None if self._make_recorder is None else self._make_recorder(client, self._first_plan),
             on_dry_run=self._on_dry_run,
         )
 
@@ -490,6 +496,9 @@ class Runtime:
             if outcome.result is not Result.UNCHANGED:
                 await parts.announcer.attempted(outcome, asked=False)
 
+        observing = tasks.create_task(parts.observer.run(), name="observer")
+        if self.options.is_replay:
+            return [observing]  # the player calls handlers, and reloads
         # With `--once`, handlers handle what is there: no schedule is called.
         scheduled = [] if self.options.once else [tasks.create_task(parts.schedules.run(), name="schedules")]
         if parts.writing.candidate is None:
@@ -497,7 +506,7 @@ class Runtime:
             scheduled.append(begun)
         return [
             *scheduled,
-            tasks.create_task(parts.observer.run(), name="observer"),
+            observing,
             tasks.create_task(parts.mutations.run(), name="mutation detector"),
             tasks.create_task(parts.stray_finalizers.run(lambda: self.plan), name="stray finalizers"),
             tasks.create_task(triggers.files(), name="files"),

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Mutable
 from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -29,6 +30,8 @@ from declctl.objects.differences import Mutation
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.plugin_metrics import SCRAPE_SECONDS
+from declctl.runtime.recorder import MakeRecorder
+from declctl.runtime.recording import FileRecorder
 from declctl.runtime.reloading.changes import Outcome
 from declctl.runtime.reporting.status import ControllerCondition, ControllerStatus, ResourceStatus
 from declctl.runtime.runtime import RunOptions, Runtime
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WAIT_SECONDS = 30.0  # a failing test may wait: on a busy machine, what comes at once takes seconds
+_RECORD_BYTES = 256 << 20
 _DEFINITION = "CustomResourceDefinition"
 _PAUSE_SECONDS = 0.01
 _FIRST_PAUSE_SECONDS = 0.001  # most conditions of tests become true within some milliseconds
@@ -202,6 +206,8 @@ class ControllerUnderTest:
     - `clock`: the clock of the controller and its new sandbox, by default one that `advance` can move ahead.
       A controller over a given `sandbox` goes by the clock of that, and raises UsageError for another one.
 
+    - `record`: a file for what it sees and does, which `declctl replay` reads; None, the default, for none.
+
     `log` has the lines of declctl, and those that handlers write with `ctx.log`. Methods are called by the
     thread of the test. If a handler changes an object that others share (`cache: {mode: Objects}`), the with
     statement raises AssertionError at its end.
@@ -215,8 +221,10 @@ class ControllerUnderTest:
         sandbox: SandboxThread | None = None,
         watch: bool = False,
         clock: Clock | None = None,
+        record: str | Path | None = None,
     ) -> None:
         self.log = Logged()
+        self._record = record
         self._stack = ExitStack()
         self._manifest = manifest
         self._objects = list(objects)
@@ -254,6 +262,7 @@ class ControllerUnderTest:
             clock=self.clock,
             log=self.log,
             user_log=self.log.user_logger(),
+            recorder=self._recorder(path),
         )
         self._thread = threading.Thread(target=self._run, name="controller under test", daemon=True)
         self._thread.start()
@@ -269,6 +278,14 @@ class ControllerUnderTest:
         if isinstance(self.clock, AdvancingClock):
             self.clock.attach(self._rest)
         return self
+
+    def _recorder(self, manifest: str) -> MakeRecorder | None:
+        if self._record is None:
+            return None
+        path = Path(self._record)
+        return partial(
+            FileRecorder, path, size=_RECORD_BYTES, manifest=manifest, clock=self.clock, log=self.log
+        )
 
     def stop(self, timeout: float = 30.0) -> int:
         """Drain and end, as SIGTERM does; returns the exit status. A second call has no effect.
@@ -599,6 +616,9 @@ def running(
     sandbox: SandboxThread | None = None,
     watch: bool = False,
     clock: Clock | None = None,
+    record: str | Path | None = None,
 ) -> ControllerUnderTest:
     """A controller for a with statement, stopped at its end. Parameters as of `ControllerUnderTest`."""
-    return ControllerUnderTest(manifest, objects=objects, sandbox=sandbox, watch=watch, clock=clock)
+    return ControllerUnderTest(
+        manifest, objects=objects, sandbox=sandbox, watch=watch, clock=clock, record=record
+    )
