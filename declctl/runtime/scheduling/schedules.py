@@ -239,6 +239,17 @@ class Schedules:
         self._begin(schedule, self._clock.now(), triggered=True)
         return TriggerResult.BEGUN
 
+    def call_for(self, name: str, time: datetime) -> "asyncio.Task[None] | None":
+        """Call a schedule as for one of its times, for a replay; returns the task of the call.
+
+        None if there is no schedule of this name, or if its last call has not returned.
+        """
+        schedule = self._schedules.get(name)
+        if schedule is None or schedule.removed or schedule.run is not None:
+            return None
+        self._begin(schedule, time, triggered=False)
+        return schedule.run.task if schedule.run is not None else None
+
     async def stop(self, timeout: float) -> list[str]:
         """Call nothing any more, and wait for running calls for `timeout` seconds.
 
@@ -321,7 +332,8 @@ class Schedules:
         """Make one call, and note its outcome."""
         recorder, recorded = self._recorder, 0
         if recorder is not None:
-            recorded = recorder.begins(run.scheduled.name, "", run.binding.generation)
+            time = run.scheduled.time.astimezone(UTC).isoformat()
+            recorded = recorder.begins(run.scheduled.name, time, run.binding.generation)
             current_call.set(recorded)  # of this task, and of those that it begins
         work = run.work = asyncio.ensure_future(self._call(schedule, run))
         timeout = run.binding.spec.timeout
