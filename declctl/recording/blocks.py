@@ -23,7 +23,16 @@ _HEAD = struct.Struct(">II")  # the bytes of a block, and their CRC-32
 _MOST_BYTES = 64 << 20  # of the entries of one block
 _LEVEL = 1  # frames are compressed already: a higher level makes files a few percent smaller
 _LONGEST_LINE = 64
-_encoder = msgspec.msgpack.Encoder()
+
+
+def _as_text(value: object) -> str:
+    """Keys may be strings of a class of their own."""
+    if isinstance(value, str):
+        return str(value)
+    raise NotImplementedError(f"a recording has no {type(value).__name__}")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_as_text)
 
 
 class BlockFile:

@@ -116,6 +116,9 @@ class RecordingWriter(Generic[T]):
             self._write_waiting()
         except OSError as error:
             self._stop(f"the recording {self._path} can't be written: {error.strerror or error}")
+        except Exception as fault:  # noqa: BLE001 - a fault of declctl must not end the controller
+            what = f"{type(fault).__name__}: {fault}"
+            self._stop(f"the recording {self._path} has ended by a fault of declctl itself, please report it: {what}")
         finally:
             self._file.close()
 
