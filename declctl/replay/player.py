@@ -49,10 +49,9 @@ from declctl.replay.differences import (
     RequestContent,
     compare_ends,
     compare_writes,
-    content_of,
 )
 from declctl.replay.server import TapeServer
-from declctl.replay.tape import CallKey, Tape, TapedCall
+from declctl.replay.tape import CallKey, Tape, TapedCall, TapedRequest
 from declctl.runtime.handling.handler_slot import HandlerSlot
 from declctl.runtime.reconciling.reconcile_slot import ReconcileSlot
 from declctl.runtime.recorder import CommittedFiles, EndedCall, current_call
@@ -79,7 +78,7 @@ class _Playing:
     began: float  # seconds of the tape
     taped: TapedCall | None  # None for an extra call
     task: "asyncio.Future[Any]"
-    left: list[tuple[int, CallRequest]] = field(default_factory=list[tuple[int, CallRequest]])  # not made yet
+    left: list[TapedRequest] = field(default_factory=list[TapedRequest])  # what it has not made yet
     asked: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list[tuple[int, asyncio.Future[None]]])
     made: list[RequestContent] = field(default_factory=list[RequestContent])
     # By path: objects that it has written otherwise than then. It reads what it has written.
@@ -121,6 +120,7 @@ class Player:
         self._extra_calls = 0  # their numbers are negative
         self._playing: dict[int, _Playing] = {}
         self._position = 0  # of the tape
+        self._given = False  # the server has changed since the caches have settled
         self._touched_at = 0.0
         self._looked_at = 0.0
         self._running: defaultdict[str, int] = defaultdict(int)  # calls of then that run, by handler
@@ -200,6 +200,7 @@ class Player:
         self._report.seconds = self._clock.monotonic()
 
     def _take(self, entry: Any) -> None:
+        self._given = True
         match entry:
             case FrameDictionary():
                 self.server.learn(entry)
@@ -220,6 +221,7 @@ class Player:
             await self._wait_for_speed(self._touched_at)
             self._clock.move(self._touched_at)
             self.server.touch()
+            self._given = True
             await self._settle()
             await self._look_for_extra(runtime)
         await self._wait_for_speed(at)
@@ -237,6 +239,9 @@ class Player:
 
     async def _settle(self) -> None:
         """Let the caches take what the server has."""
+        if not self._given:
+            return
+        self._given = False
         for _ in range(_MOST_TURNS):
             await asyncio.sleep(0)
             if not self.server.pending and not any(
@@ -285,9 +290,7 @@ class Player:
         assert self._loop is not None
         self._next_call = call
         if isinstance(slot.workers, AsyncWorkerPool):
-            work: asyncio.Future[Any] = asyncio.wrap_future(
-                asyncio.run_coroutine_threadsafe(_worked(slot, item), slot.workers.loop)
-            )
+            work: asyncio.Future[Any] = self._loop.create_task(_worked(slot, item))
         else:
             work = self._loop.run_in_executor(self._pool, _work, slot, item)
         return self._watched(call, (slot.name, item.key), taped, work)
@@ -336,7 +339,7 @@ class Player:
         if playing is None:
             return
         position = self._position - 1
-        if not any(at == position for at, _ in playing.asked) and any(at == position for at, _ in playing.left):
+        if not any(at == position for at, _ in playing.asked) and any(each.position == position for each in playing.left):
             # It may make the request in a moment, beside another one; or never, as its code has changed.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_NOT_ASKED):
@@ -389,7 +392,7 @@ class Player:
             return
         if taped.end is None or not self._compares(taped):
             return
-        then = [content for _, each in taped.requests if (content := content_of(each)).is_write]
+        then = [each.content for each in taped.requests if each.content.is_write]
         alike, found = compare_writes(then, [each for each in playing.made if each.is_write])
         if playing.end is not None:
             found = [*compare_ends(taped.end, playing.end), *found]
@@ -462,6 +465,7 @@ class Player:
         outcome = await runtime.reload(asked=True)
         if str(outcome.result) == "Refused":
             self._report.notes.append(f"{self._time()}: the files of then are refused now: {outcome.message}")
+        self._given = True
         await self._settle()
 
     # Requests
@@ -477,7 +481,7 @@ class Player:
         about = request.path.removesuffix("/status")
         if not content.is_write and about in playing.otherwise:
             return playing.otherwise[about]
-        found = next((each for each in playing.left if content_of(each[1]) == content), None)
+        found = next((each for each in playing.left if each.content == content), None)
         if found is None:
             answer = await self._dry_run(request)
             if content.is_write:
@@ -486,13 +490,12 @@ class Player:
         if content.is_write:
             playing.otherwise.pop(about, None)
         playing.left.remove(found)
-        position, recorded = found
-        if position >= self._position:
+        if found.position >= self._position:
             waiter = asyncio.get_running_loop().create_future()
-            playing.asked.append((position, waiter))
+            playing.asked.append((found.position, waiter))
             playing.rests.set()
             await waiter
-        return _answer_of(recorded)
+        return _answer_of(found.request)
 
     async def _unrecorded(self, request: SentRequest) -> KubeObject:
         """What declctl asks for itself, such as to post an Event: nothing is stored."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from declctl.errors import UsageError
 from declctl.recording.blocks import read_blocks
@@ -19,9 +20,18 @@ from declctl.recording.entries import (
     time_of,
 )
 from declctl.recording.writer import older_segment
+from declctl.replay.differences import RequestContent, content_of
 
 CallKey = tuple[str, str]
 """The handler and the key of a call."""
+
+
+class TapedRequest(NamedTuple):
+    """A request of a call."""
+
+    position: int  # on the tape, of its answer
+    request: CallRequest
+    content: RequestContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,7 @@ class TapedCall:
     """One call of a recording."""
 
     begin: CallBegin
-    requests: list[tuple[int, CallRequest]] = field(default_factory=list[tuple[int, CallRequest]])  # with positions
+    requests: list[TapedRequest] = field(default_factory=list[TapedRequest])
     end: CallEnd | None = None  # None: the recording ends before
 
     @property
@@ -101,7 +111,7 @@ def read_tape(path: Path, *, until: float | None = None) -> Tape:
                 calls[entry.call] = TapedCall(entry)
                 by_key[entry.handler, entry.key].append(position)
             case CallRequest() if entry.call in calls:
-                calls[entry.call].requests.append((position, entry))
+                calls[entry.call].requests.append(TapedRequest(position, entry, content_of(entry)))
             case CallEnd() if entry.call in calls:
                 known = calls[entry.call]
                 calls[entry.call] = TapedCall(known.begin, known.requests, entry)

@@ -155,7 +155,8 @@ class Runtime:
         self._log: Log = log or structlog.get_logger("declctl")
         self._user_log = user_log
         self.machinery = LoopThread("declctl-machinery")  # informers, reloads, status
-        self.handler_loops = HandlerLoops(log=self._log)  # asynchronous hooks
+        # Asynchronous hooks. A replay makes one call at a time: a thread of their own would only cost time.
+        self.handler_loops = HandlerLoops(log=self._log, given=self.machinery if options.is_replay else None)
         self._watchdog = Watchdog(self.machinery, self._log)
         self._stop_asked = False  # set in any thread, as the machinery may be blocked
         self._grace: GracePeriod | None = None  # from the first request to stop on; set in any thread
