@@ -50,7 +50,7 @@ from declctl.replay.differences import (
     compare_ends,
     compare_writes,
 )
-from declctl.replay.server import TapeServer
+from declctl.replay.server import TapeServer, TapeSource
 from declctl.replay.tape import CallKey, Tape, TapedCall, TapedRequest
 from declctl.runtime.handling.handler_slot import HandlerSlot
 from declctl.runtime.reconciling.reconcile_slot import ReconcileSlot
@@ -66,6 +66,7 @@ _LOOK_AHEAD = 64  # entries after the begin of a call that its cache may have ha
 _LONGEST_CALL = 30.0  # seconds of this machine that a call may take
 _NOT_ASKED = 0.05  # seconds of this machine to wait for a request that the tape has, and the code may not make
 _FREE_SECONDS = 1.0  # of the tape: a key that was due for so long, while a worker was free, is not called
+_MOST_THREADS = 256  # synchronous calls that wait for the tape at once
 _MOST_KEYS = 10_000  # of one queue that are looked at
 
 
@@ -127,7 +128,8 @@ class Player:
         self._free_since: dict[str, float] = {}  # by handler with a free worker then
         self._unclaimed: set[CallKey] = set()  # keys that are due only because the tape begins amid a run
         self._mirrored: dict[tuple[str, str, str], str] = {}  # versions in the sandbox, by group, plural and key
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="declctl-replay")
+        # A synchronous call that waits for the tape keeps its thread.
+        self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="declctl-replay")
         self._began = 0.0
 
     # Recorder
@@ -192,6 +194,10 @@ class Player:
                 case RecordingGap():
                     self._report.lost += entry.lost
                     self._report.notes.append(f"{self._time()}: {entry.lost:,} entries are missing here")
+                case StreamList():
+                    self._take(entry)
+                    if not entry.more:
+                        await self._settle()  # a cache that fills now must not get what comes later as a part of it
                 case _:
                     self._take(entry)
         for playing in tuple(self._playing.values()):
@@ -242,11 +248,10 @@ class Player:
         if not self._given:
             return
         self._given = False
+        self._informers = [each for each in self._informers if not each.is_stopped]
         for _ in range(_MOST_TURNS):
             await asyncio.sleep(0)
-            if not self.server.pending and not any(
-                len(each.controller.queue) or each.unfinished_work for each in self._informers
-            ):
+            if not self.server.pending and not any(map(_is_behind, self._informers)):
                 break
         for _ in range(_LAST_TURNS):
             await asyncio.sleep(0)
@@ -570,6 +575,13 @@ def _work(slot: HandlerSlot[Any], item: Item[str, Any]) -> None:
         slot.work(item)
     except Exception as fault:  # noqa: BLE001 - as a worker does
         slot.recover(item, fault)
+
+
+def _is_behind(informer: SharedIndexInformer) -> bool:
+    """Whether a cache has something to take in, as far as the tape is."""
+    source = informer.source
+    is_filled = informer.has_synced or not (isinstance(source, TapeSource) and source.is_listed)
+    return not is_filled or len(informer.controller.queue) > 0 or informer.unfinished_work > 0
 
 
 def _answer_of(recorded: CallRequest) -> KubeObject:

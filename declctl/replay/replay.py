@@ -35,7 +35,7 @@ class ReplayOptions(msgspec.Struct, frozen=True):
 
 
 def replay(
-    tape: Tape, options: ReplayOptions, *, log: Log, user_log: Any, children: PreflightPool | None = None
+    tape: Tape, options: ReplayOptions, *, log: Log, user_log: Any = None, children: PreflightPool | None = None
 ) -> ReplayReport:
     """Run code on a recording; returns what differs. Blocks. Raises ManifestErrors and UsageError."""
     report = ReplayReport(

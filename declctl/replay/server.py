@@ -242,6 +242,11 @@ class TapeSource:
         return f"{self._scope.stream.plural or self._scope.stream.kind} of the recording"
 
     @property
+    def is_listed(self) -> bool:
+        """Whether the recording has a list of it, as far as it was played."""
+        return self._scope.listed.is_set()
+
+    @property
     def pending(self) -> bool:
         """Whether something waits for the reflector, or the reflector has listed and does not watch yet."""
         return (self._watches and bool(self._waiting or self._touched)) or self._expired or self._has_listed
