@@ -18,7 +18,7 @@ T = TypeVar("T")
 MOST_WAITING = 50_000  # items that wait for the thread
 LEAST_BYTES = 1 << 20  # of a recording
 _BLOCK_ITEMS = 512  # that become one block, at most
-_LOOK_SECONDS = 0.2  # between two looks at the queue: so much is lost when the process is killed
+_LOOK_SECONDS = 0.2  # between two looks at the queue, by default
 _FULL = 0.9  # of half of the size: then the next segment begins, while entries go on to come
 _END_SECONDS = 5.0  # for writing what waits at the end
 
@@ -40,6 +40,7 @@ class RecordingWriter(Generic[T]):
     - `begin_segment`: called in that thread when a segment is nearly full. It leads, by and by, to an item for
       which `begins_segment` is true: the entries of this one are the first of the next segment.
     - `now`: seconds since the start of the recording.
+    - `pause`: seconds between two looks at the queue: so much is lost when the process is killed.
 
     Raises UsageError if the file can't be made, or if another file is there that is no recording.
     """
@@ -55,6 +56,7 @@ class RecordingWriter(Generic[T]):
         begin_segment: Callable[[], object],
         now: Callable[[], float],
         log: RecordingLog,
+        pause: float = _LOOK_SECONDS,
     ) -> None:
         self._path = path
         self._half = size // 2
@@ -64,6 +66,7 @@ class RecordingWriter(Generic[T]):
         self._begin_segment = begin_segment
         self._now = now
         self._log = log
+        self._pause = pause
         self._waiting: deque[T] = deque()  # appended to by any thread
         self._lost = 0  # items since the last gap; written by any thread, so that it is about right
         self._told = False  # the log has said that items are lost
@@ -79,6 +82,11 @@ class RecordingWriter(Generic[T]):
         self._file.append([header(1)])
         self._thread = threading.Thread(target=self._run, name="declctl-recording", daemon=True)
         self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """The number of items that are not written yet, without those that the thread has."""
+        return len(self._waiting)
 
     @property
     def older(self) -> Path:
@@ -111,7 +119,7 @@ class RecordingWriter(Generic[T]):
 
     def _run(self) -> None:
         try:
-            while not self._ended.wait(_LOOK_SECONDS):
+            while not self._ended.wait(self._pause):
                 self._write_waiting()
             self._write_waiting()
         except OSError as error:
