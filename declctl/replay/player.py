@@ -64,7 +64,7 @@ _MOST_TURNS = 5_000  # of the loop, until the caches count as having what was gi
 _LAST_TURNS = 3  # of the loop after that: listeners have it, too
 _LOOK_AHEAD = 64  # entries after the begin of a call that its cache may have had already
 _LONGEST_CALL = 30.0  # seconds of this machine that a call may take
-_NOT_ASKED = 0.05  # seconds of this machine to wait for a request that the tape has, and the code may not make
+_REQUEST_TURNS = 10  # of the loop, for a request that a call makes beside the one that it waits for
 _FREE_SECONDS = 1.0  # of the tape: a key that was due for so long, while a worker was free, is not called
 _MOST_THREADS = 256  # synchronous calls that wait for the tape at once
 _MOST_KEYS = 10_000  # of one queue that are looked at
@@ -126,7 +126,12 @@ class Player:
         self._looked_at = 0.0
         self._running: defaultdict[str, int] = defaultdict(int)  # calls of then that run, by handler
         self._free_since: dict[str, float] = {}  # by handler with a free worker then
-        self._unclaimed: set[CallKey] = set()  # keys that are due only because the tape begins amid a run
+        # Of a tape that begins amid a run: keys that are due only because of that, and those that have changed since.
+        self._unclaimed: set[CallKey] = set()
+        self._changed: set[str] = set()
+        self._begins_amid = not tape.is_whole  # and no call was made yet
+        self._replayed: set[CallKey] = set()  # of the last reload of then: its code may have received these again
+        self._drained: set[int] = set()  # calls that were made at a reload, before their turn
         self._mirrored: dict[tuple[str, str, str], str] = {}  # versions in the sandbox, by group, plural and key
         # A synchronous call that waits for the tape keeps its thread.
         self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="declctl-replay")
@@ -212,6 +217,8 @@ class Player:
                 self.server.learn(entry)
             case StreamChanges():
                 self._report.events += len(entry.objects)
+                if not self._tape.is_whole:
+                    self._changed.update(each.key for each in entry.objects)
                 self.server.change(entry)
             case StreamList():
                 self.server.list(entry)
@@ -260,21 +267,50 @@ class Player:
 
     async def _begin(self, runtime: Runtime, entry: CallBegin) -> None:
         taped, key = self._tape.calls[entry.call], (entry.handler, entry.key)
-        positions = self._tape.by_key[key]
-        positions.pop()
-        await self._settle()
         self._count_running(runtime, entry.handler, 1)
+        if entry.call in self._drained:
+            return
+        self._tape.by_key[key].pop()
+        await self._settle()
+        if self._begins_amid:
+            self._begins_amid = False
+            self._forget_initial(runtime)
         self._unclaimed.discard(key)
         playing = self._started(runtime, entry, taped)
         if playing is None and self._look_ahead(entry):
             await self._settle()
             playing = self._started(runtime, entry, taped)
+        if playing is None and self._replay(runtime, key):
+            playing = self._started(runtime, entry, taped)
         if playing is None:
-            if self._compares(taped):
+            # Of a tape that begins amid a run, what was queued before is not known.
+            is_known = self._tape.is_whole or entry.key in self._changed
+            if is_known and self._compares(taped):
                 self._report.missing += 1
                 self._differs("missing", key, ["the call of then is not made now"])
             return
         await self._until_it_rests(playing)
+
+    def _replay(self, runtime: Runtime, key: CallKey) -> bool:
+        """Queue an object again that the tape's code has received again, as it was new; today's code is not."""
+        slot = runtime.parts.slots.get(key[0])
+        if slot is None or key not in self._replayed:
+            return False
+        self._replayed.discard(key)
+        for managed in slot.replayed_caches:
+            if (record := managed.informer.indexer.get_by_key(key[1])) is not None:
+                slot.replay(managed, [record], self._clock.now().timestamp())
+                return True
+        return False
+
+    def _forget_initial(self, runtime: Runtime) -> None:
+        """Let the objects with which a segment begins lead to no call by themselves: they were there before."""
+        for slot in runtime.parts.slots.all():
+            for item in slot.queue.snapshot(_MOST_KEYS)[1]:
+                if isinstance(slot, ReconcileSlot):
+                    self._unclaimed.add((slot.name, item.key))
+                elif (taken := slot.queue.take_key(item.key)) is not None:
+                    slot.queue.drop(taken)
 
     def _started(self, runtime: Runtime, entry: CallBegin, taped: TapedCall) -> _Playing | None:
         slot = runtime.parts.slots.get(entry.handler)
@@ -346,11 +382,8 @@ class Player:
         position = self._position - 1
         if not any(at == position for at, _ in playing.asked) and any(each.position == position for each in playing.left):
             # It may make the request in a moment, beside another one; or never, as its code has changed.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_NOT_ASKED):
-                    while not playing.task.done() and not any(at == position for at, _ in playing.asked):
-                        playing.rests.clear()
-                        await playing.rests.wait()
+            for _ in range(_REQUEST_TURNS):
+                await asyncio.sleep(0)
         if self._release(playing, until=position):
             await self._settle()
             await self._until_it_rests(playing)
@@ -465,13 +498,38 @@ class Player:
             return
         self._report.reloads += 1
         if self._place is None:
-            return  # today's code runs all the time
+            # Today's code runs all the time.
+            self._replayed = {
+                (slot.name, key)
+                for slot in runtime.parts.slots.all()
+                for managed in slot.replayed_caches
+                for key in managed.informer.indexer.known()
+            }
+            return
+        await self._drain(runtime, files.generation)
         self._place(files.files)
         outcome = await runtime.reload(asked=True)
         if str(outcome.result) == "Refused":
             self._report.notes.append(f"{self._time()}: the files of then are refused now: {outcome.message}")
         self._given = True
         await self._settle()
+
+    async def _drain(self, runtime: Runtime, generation: int) -> None:
+        """Make the calls that the code before a generation makes after its commit, while that code is loaded.
+
+        Changes that were queued for it are drained by it. What they are does not depend on what comes later.
+        """
+        for entry in self._tape.entries[self._position :]:
+            if not isinstance(entry, CallBegin) or entry.generation >= generation:
+                continue
+            slot, taped = runtime.parts.slots.get(entry.handler), self._tape.calls[entry.call]
+            if slot is None or isinstance(slot, ReconcileSlot):
+                continue
+            item = slot.queue.take_key(entry.key)
+            if item is not None:
+                self._drained.add(entry.call)
+                self._tape.by_key[taped.key].pop()
+                await self._finish(self._made(slot, item, entry.call, taped))
 
     # Requests
 

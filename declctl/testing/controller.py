@@ -207,6 +207,7 @@ class ControllerUnderTest:
       A controller over a given `sandbox` goes by the clock of that, and raises UsageError for another one.
 
     - `record`: a file for what it sees and does, which `declctl replay` reads; None, the default, for none.
+    - `record_size`: the most bytes of that file and of the segment before, `FILE.1`.
 
     `log` has the lines of declctl, and those that handlers write with `ctx.log`. Methods are called by the
     thread of the test. If a handler changes an object that others share (`cache: {mode: Objects}`), the with
@@ -222,9 +223,10 @@ class ControllerUnderTest:
         watch: bool = False,
         clock: Clock | None = None,
         record: str | Path | None = None,
+        record_size: int = _RECORD_BYTES,
     ) -> None:
         self.log = Logged()
-        self._record = record
+        self._record, self._record_size = record, record_size
         self._stack = ExitStack()
         self._manifest = manifest
         self._objects = list(objects)
@@ -284,7 +286,7 @@ class ControllerUnderTest:
             return None
         path = Path(self._record)
         return partial(
-            FileRecorder, path, size=_RECORD_BYTES, manifest=manifest, clock=self.clock, log=self.log
+            FileRecorder, path, size=self._record_size, manifest=manifest, clock=self.clock, log=self.log
         )
 
     def stop(self, timeout: float = 30.0) -> int:
@@ -617,8 +619,15 @@ def running(
     watch: bool = False,
     clock: Clock | None = None,
     record: str | Path | None = None,
+    record_size: int = _RECORD_BYTES,
 ) -> ControllerUnderTest:
     """A controller for a with statement, stopped at its end. Parameters as of `ControllerUnderTest`."""
     return ControllerUnderTest(
-        manifest, objects=objects, sandbox=sandbox, watch=watch, clock=clock, record=record
+        manifest,
+        objects=objects,
+        sandbox=sandbox,
+        watch=watch,
+        clock=clock,
+        record=record,
+        record_size=record_size,
     )

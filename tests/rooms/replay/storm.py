@@ -60,7 +60,7 @@ async def copy(request, ctx):
     return declctl.Requeue(after=45)
 
 def note(change, ctx):
-    if change.obj.labels.get("phase") == "sad" and change.type == "Modified":
+    if change.obj.labels.get("phase") == "sad" and change.type == "Modified" and VERSION != "reone":
         raise OSError("a sad pod")
     ctx.log.debug("noted", phase=change.obj.labels.get("phase"))
 
