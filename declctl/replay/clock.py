@@ -2,8 +2,12 @@
 
 import asyncio
 import threading
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from declctl.runtime.recorder import current_call
 
 
 class ReplayClock:
@@ -16,7 +20,8 @@ class ReplayClock:
         self._began = began
         self._at = 0.0  # seconds since the begin
         self._lock = threading.Lock()  # guards `_sleepers`
-        self._sleepers: dict[asyncio.Event, tuple[float, asyncio.AbstractEventLoop]] = {}
+        self._sleepers: dict[asyncio.Event, _Sleeper] = {}
+        self.on_sleep: Callable[[int], None] = _nobody_asks  # called with the number of a call that sleeps
 
     def monotonic(self) -> float:
         """Seconds since the begin of the recording."""
@@ -35,9 +40,11 @@ class ReplayClock:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        woken = asyncio.Event()
+        woken, call = asyncio.Event(), current_call.get()
         with self._lock:
-            self._sleepers[woken] = (self._at + seconds, asyncio.get_running_loop())
+            self._sleepers[woken] = _Sleeper(self._at + seconds, call, asyncio.get_running_loop())
+        if call:
+            self.on_sleep(call)
         try:
             await woken.wait()
         finally:
@@ -48,17 +55,29 @@ class ReplayClock:
         """As `sleep`."""
         await self.sleep(seconds)
 
-    def move(self, at: float) -> None:
-        """Go ahead to a moment, and wake what sleeps until then, in the order of the moments."""
+    def wakes(self, call: int) -> float | None:
+        """When a call will wake that sleeps, such as one that waits for the rate limit of writes; else None."""
+        with self._lock:
+            return min((each.until for each in self._sleepers.values() if each.call == call), default=None)
+
+    def move(self, at: float) -> Collection[int]:
+        """Go ahead to a moment, and wake what sleeps until then; returns the calls that wake."""
         self._at = max(self._at, at)
         with self._lock:
-            due = sorted(
-                (until, number, woken, loop)
-                for number, (woken, (until, loop)) in enumerate(self._sleepers.items())
-                if until <= self._at
-            )
-            for _, _, woken, _ in due:
+            due = {woken: each for woken, each in self._sleepers.items() if each.until <= self._at}
+            for woken in due:
                 del self._sleepers[woken]
-        for _, _, woken, loop in due:
+        for woken, each in sorted(due.items(), key=lambda item: item[1].until):
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(woken.set)
+                each.loop.call_soon_threadsafe(woken.set)
+        return {each.call for each in due.values() if each.call}
+
+
+class _Sleeper(NamedTuple):
+    until: float
+    call: int  # 0 for a task that belongs to none
+    loop: asyncio.AbstractEventLoop
+
+
+def _nobody_asks(_: int) -> None:
+    """Before the player has begun."""

@@ -64,6 +64,7 @@ _MOST_TURNS = 5_000  # of the loop, until the caches count as having what was gi
 _LAST_TURNS = 3  # of the loop after that: listeners have it, too
 _LOOK_AHEAD = 64  # entries after the begin of a call that its cache may have had already
 _LONGEST_CALL = 30.0  # seconds of this machine that a call may take
+_RELOAD_STEP = 0.2  # seconds, of this machine and of the clock, until the time passes for a reload
 _REQUEST_TURNS = 10  # of the loop, for a request that a call makes beside the one that it waits for
 _FREE_SECONDS = 1.0  # of the tape: a key that was due for so long, while a worker was free, is not called
 _MOST_THREADS = 256  # synchronous calls that wait for the tape at once
@@ -172,6 +173,7 @@ class Player:
     def prepare(self) -> None:
         """Know all streams of the tape, before a cache asks for one. On the machinery loop."""
         self._loop = asyncio.get_running_loop()
+        self._clock.on_sleep = self._rests
         for entry in self._tape.entries:
             if isinstance(entry, RecordedStream):
                 self.server.declare(entry)
@@ -179,6 +181,7 @@ class Player:
     async def play(self, runtime: Runtime) -> None:
         """Play all entries, and compare."""
         self._began = time.monotonic()
+        _lift_limit(runtime)
         entries = self._tape.entries
         while self._position < len(entries):
             entry = entries[self._position]
@@ -232,17 +235,24 @@ class Player:
         while self._touched_at + _TOUCH_SECONDS < at:
             self._touched_at += _TOUCH_SECONDS
             await self._wait_for_speed(self._touched_at)
-            self._clock.move(self._touched_at)
+            await self._pass(self._touched_at)
             self.server.touch()
             self._given = True
             await self._settle()
             await self._look_for_extra(runtime)
         await self._wait_for_speed(at)
-        self._clock.move(at)
+        await self._pass(at)
         if at - self._looked_at >= _FREE_SECONDS:
             self._looked_at = at
             await self._settle()
             await self._look_for_extra(runtime)
+
+    async def _pass(self, at: float) -> None:
+        """Move the clock, and let the calls go on that wake."""
+        for call in self._clock.move(at):
+            if (playing := self._playing.get(call)) is not None:
+                await asyncio.sleep(0)
+                await self._until_it_rests(playing)
 
     async def _wait_for_speed(self, at: float) -> None:
         if self._speed:
@@ -367,12 +377,17 @@ class Player:
         return taken
 
     async def _until_it_rests(self, playing: _Playing) -> None:
-        """Wait until a call waits for the tape, or has ended."""
+        """Wait until a call waits for the tape, be it an answer or the time, or has ended."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LONGEST_CALL):
-                while not playing.task.done() and not playing.asked:
+                while not (playing.task.done() or playing.asked or self._clock.wakes(playing.call) is not None):
                     playing.rests.clear()
                     await playing.rests.wait()
+
+    def _rests(self, call: int) -> None:
+        """A call sleeps. On the machinery loop, or on that of a handler."""
+        if (playing := self._playing.get(call)) is not None:
+            playing.rests.set()
 
     async def _answered(self, entry: CallRequest) -> None:
         """The tape comes to the answer of a request."""
@@ -410,6 +425,9 @@ class Player:
         deadline = time.monotonic() + _LONGEST_CALL
         while not playing.task.done() and time.monotonic() < deadline:
             self._release(playing, until=len(self._tape.entries))
+            if (due := self._clock.wakes(playing.call)) is not None:
+                self._clock.move(due)
+                await asyncio.sleep(0)
             await self._until_it_rests(playing)
         if not playing.task.done():
             self._report.notes.append(
@@ -508,7 +526,11 @@ class Player:
             return
         await self._drain(runtime, files.generation)
         self._place(files.files)
-        outcome = await runtime.reload(asked=True)
+        reload = asyncio.ensure_future(runtime.reload(asked=True))
+        while not (await asyncio.wait([reload], timeout=_RELOAD_STEP))[0]:
+            await self._pass(self._clock.monotonic() + _RELOAD_STEP)  # it may wait for a time
+        outcome = reload.result()
+        _lift_limit(runtime)
         if str(outcome.result) == "Refused":
             self._report.notes.append(f"{self._time()}: the files of then are refused now: {outcome.message}")
         self._given = True
@@ -619,6 +641,11 @@ class _TapeSender:
         content_type: str = "application/json",
     ) -> KubeObject:
         return await self._player.answer(SentRequest(method, path, params, body, content_type))
+
+
+def _lift_limit(runtime: Runtime) -> None:
+    """Let no write wait for the rate limit of the manifest: it has waited then."""
+    runtime.parts.writing.writers.budget.limit(0, 1)
 
 
 async def _worked(slot: HandlerSlot[Any], item: Item[str, Any]) -> None:
