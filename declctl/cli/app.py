@@ -316,7 +316,7 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         typer.Option(
             "--record",
             metavar="FILE",
-            help="Where to keep what the process sees and does, for `declctl replay`; values of Secrets are hidden.",
+            help="What the process sees and does, for `declctl replay`; values of Secrets are hidden.",
         ),
     ] = None,
     record_size: Annotated[
@@ -829,8 +829,10 @@ def history(*, output: _OutputOption = Output.TEXT, admin: _AdminOption = None) 
 
 
 @app.command("replay")
-def replay_command(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The recording of `declctl run --record FILE`.")],
+def replay_command(  # noqa: PLR0913 - one parameter for each option of the command line
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The recording of `declctl run --record FILE`.")
+    ],
     manifest: Annotated[
         str | None,
         typer.Argument(

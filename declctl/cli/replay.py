@@ -32,7 +32,10 @@ def replay_recording(  # noqa: PLR0913 - one parameter for each option of the co
     log_level: str,
     as_json: bool,
 ) -> int:
-    """Replay a recording, and print what differs: 0 for nothing, else 1. Raises UsageError and ManifestErrors."""
+    """Replay a recording, and print what differs: 0 for nothing, else 1.
+
+    Raises UsageError and ManifestErrors.
+    """
     gc.enable()  # it was off for the start
     path = Path(file)
     tape = read_tape(path)
@@ -61,14 +64,14 @@ def _seconds_until(text: str, tape: Tape) -> float:
             return duration_of("--until", text)
         except UsageError as error:
             raise UsageError(
-                f"--until: {text!r} is neither a time, such as {began.isoformat(timespec='seconds')}, nor a time "
-                "since the begin of the recording, such as 10m."
+                f"--until: {text!r} is neither a time, such as {began.isoformat(timespec='seconds')}, "
+                "nor a time since the begin of the recording, such as 10m."
             ) from error
     moment = moment if moment.tzinfo else moment.replace(tzinfo=began.tzinfo)
     if moment < began:
         raise UsageError(
-            f"--until: {text} is before the recording, which is from {began.isoformat(timespec='seconds')} to "
-            f"{(began + timedelta(seconds=tape.ends_at)).isoformat(timespec='seconds')}."
+            f"--until: {text} is before the recording, which is from {began.isoformat(timespec='seconds')} "
+            f"to {(began + timedelta(seconds=tape.ends_at)).isoformat(timespec='seconds')}."
         )
     return (moment - began).total_seconds()
 
@@ -78,7 +81,9 @@ def _require_names(tape: Tape, *, handler: str | None, key: str | None) -> None:
     handlers = {name for name, _ in tape.by_key}
     if handler is not None and handler not in handlers:
         known = ", ".join(sorted(handlers)) or "none"
-        raise UsageError(f"--handler: the recording has no call of {handler!r}; those with calls are: {known}.")
+        raise UsageError(
+            f"--handler: the recording has no call of {handler!r}; those with calls are: {known}."
+        )
     if key is not None and not any(key == of for name, of in tape.by_key if handler in (None, name)):
         near = [of for _, of in tape.by_key if of.rpartition("/")[2] == key.rpartition("/")[2]]
         shown = f"did you mean {near[0]}?" if near else "a key is namespace/name, as `declctl tap` shows it."
@@ -92,15 +97,19 @@ def _document(report: ReplayReport) -> Mapping[str, Any]:
 def _show(report: ReplayReport) -> None:
     then = f"{report.began.isoformat(timespec='seconds')}, {figures.duration(report.seconds)}"
     speed = report.seconds / report.took if report.took else 0.0
-    line(f"{report.controller}, recorded by declctl {report.version}: {then}, {report.events:,} changes; played in "
-         f"{report.took:.1f} s, {speed:.0f} times as fast")
-    line(f"calls   {report.calls:,}: {report.same:,} the same, {report.different:,} different, "
-         f"{report.missing:,} missing, and {report.extra:,} extra")
+    line(
+        f"{report.controller}, recorded by declctl {report.version}: {then}, {report.events:,} changes; "
+        f"played in {report.took:.1f} s, {speed:.0f} times as fast"
+    )
+    line(
+        f"calls   {report.calls:,}: {report.same:,} the same, {report.different:,} different, "
+        f"{report.missing:,} missing, and {report.extra:,} extra"
+    )
     line(f"writes  {report.writes_alike:,} of {report.writes:,} the same")
     for mark in report.marks:
         line(f"reload  {mark}")
     if report.torn:
-        line(f"torn    the last {report.torn:,} bytes are no whole block, as of a process that was killed: they are left out")
+        line(f"torn    the last {report.torn:,} bytes are left out: no whole block, as of a killed process")
     for note in report.notes:
         line(f"note    {note}")
     for each in report.differences[:_MOST_SHOWN]:

@@ -149,7 +149,9 @@ def _recorder(record: str, size: str | None, manifest: str, clock: Clock, log: L
     except BadValue as error:
         raise UsageError(f"--record-size: {error}; {error.suggestion}.") from error
     if number < LEAST_BYTES:
-        raise UsageError(f"--record-size: {size} is too small for a recording: write 1Mi or more, such as 256Mi.")
+        raise UsageError(
+            f"--record-size: {size} is too small for a recording: write 1Mi or more, such as 256Mi."
+        )
     return partial(FileRecorder, Path(record), size=number, manifest=manifest, clock=clock, log=log)
 
 

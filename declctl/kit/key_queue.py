@@ -246,7 +246,7 @@ class KeyQueue(ABC, Generic[K, T]):
 
     @abstractmethod
     def _pending_of(self, key: K) -> Item[K, T] | None:
-        """What a worker may take of a key, now or later; None if there is nothing, or a worker has the key."""
+        """What a worker may take of a key, now or later; None for nothing, or if a worker has the key."""
 
     @abstractmethod
     def _in_order(self) -> Iterator[Item[K, T]]:

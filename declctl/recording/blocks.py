@@ -1,6 +1,7 @@
 """The file of a recording: a first line, then blocks of entries, each with its length and its checksum.
 
-A process may be killed at any byte of a write. So a reader takes all whole blocks, and says that the rest is torn.
+A process may be killed at any byte of a write. So a reader takes all whole blocks, and says that the rest is
+torn.
 """
 
 import os
@@ -107,8 +108,8 @@ def _read_first_line(path: Path, file: BinaryIO) -> None:
         )
     if int(number) > FORMAT:
         raise UsageError(
-            f"{path}:1: the recording has the format {int(number)}, and this declctl reads those up to {FORMAT}: "
-            "replay it with the version that has made it, or a newer one"
+            f"{path}:1: the recording has the format {int(number)}, and this declctl reads those up to "
+            f"{FORMAT}: replay it with the version that has made it, or a newer one"
         )
 
 

@@ -1,4 +1,4 @@
-"""The writer of a recording: a thread that packs what was handed to it, and appends it to two segments in turn.
+"""The writer of a recording: a thread that packs what it was handed, and appends it to two segments in turn.
 
 Nothing waits for it. What comes while its queue is full is lost, and the recording says where, and how much.
 """
@@ -37,15 +37,15 @@ class RecordingWriter(Generic[T]):
     - `size`: the most bytes of both segments.
     - `header`: makes the header of a segment, by its number.
     - `pack`: makes the entries of an item. Called in the thread of the writer.
-    - `begin_segment`: called in that thread when a segment is nearly full. It leads, by and by, to an item for
-      which `begins_segment` is true: the entries of this one are the first of the next segment.
+    - `begin_segment`: called in that thread when a segment is nearly full. It leads, by and by, to an item
+      for which `begins_segment` is true: the entries of this one are the first of the next segment.
     - `now`: seconds since the start of the recording.
     - `pause`: seconds between two looks at the queue: so much is lost when the process is killed.
 
     Raises UsageError if the file can't be made, or if another file is there that is no recording.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the owner knows, which this room does not
         self,
         path: Path,
         *,
@@ -126,7 +126,9 @@ class RecordingWriter(Generic[T]):
             self._stop(f"the recording {self._path} can't be written: {error.strerror or error}")
         except Exception as fault:  # noqa: BLE001 - a fault of declctl must not end the controller
             what = f"{type(fault).__name__}: {fault}"
-            self._stop(f"the recording {self._path} has ended by a fault of declctl itself, please report it: {what}")
+            self._stop(
+                f"the recording {self._path} has ended by a fault of declctl itself, please report it: {what}"
+            )
         finally:
             self._file.close()
 
@@ -166,8 +168,8 @@ class RecordingWriter(Generic[T]):
         if not self._told:
             self._told = True
             self._log.warning(
-                f"the recording {self._path} can't be written as fast as changes come: it has gaps, which a replay "
-                "shows. Further ones are not logged"
+                f"the recording {self._path} can't be written as fast as changes come: it has gaps, which "
+                "a replay shows. Further ones are not logged"
             )
 
     def _next_segment(self, item: T) -> None:

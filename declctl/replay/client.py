@@ -1,4 +1,4 @@
-"""The client of a replay: its sources are those of the recording, all else goes to a sandbox that stores nothing."""
+"""The client of a replay: its sources are those of the recording, all else goes to a sandbox."""
 
 from typing import Any
 
@@ -47,5 +47,7 @@ class TapeClient(Client):
         projection: Projection,
     ) -> Any:
         """A source of the recording."""
-        found: TapeSource = self.tape.source(gvk, namespace, label_selector, field_selector, metadata_only, projection)
+        found: TapeSource = self.tape.source(
+            gvk, namespace, label_selector, field_selector, metadata_only, projection
+        )
         return found

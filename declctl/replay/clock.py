@@ -56,7 +56,7 @@ class ReplayClock:
         await self.sleep(seconds)
 
     def wakes(self, call: int) -> float | None:
-        """When a call will wake that sleeps, such as one that waits for the rate limit of writes; else None."""
+        """When a call will wake that sleeps, such as one that waits after a 409; None for any other."""
         with self._lock:
             return min((each.until for each in self._sleepers.values() if each.call == call), default=None)
 

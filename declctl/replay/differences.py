@@ -7,13 +7,14 @@ from typing import Any, cast
 
 import msgspec
 
-from declctl.objects.differences import changed_paths
+from declctl.objects.differences import diff
 from declctl.recording.entries import CallEnd, CallRequest
 from declctl.runtime.recorder import EndedCall
 
 # What the answers before decide, and not the code.
 _NOT_CONTENT = re.compile(rb'"(?:resourceVersion|lastTransitionTime)":"[^"]*",?')
 _MOST_PATHS = 8  # of one write that are named
+_LONGEST = 200  # characters of a value
 _READS = ("GET", "HEAD")
 
 
@@ -29,7 +30,9 @@ class RequestContent(msgspec.Struct, frozen=True):
     def of(cls, method: str, path: str, params: Mapping[str, str], body: bytes) -> "RequestContent":
         """The content of a request with a JSON body."""
         if body:
-            body = msgspec.json.encode(msgspec.json.decode(_NOT_CONTENT.sub(b"", body).replace(b",}", b"}")), order="sorted")
+            body = msgspec.json.encode(
+                msgspec.json.decode(_NOT_CONTENT.sub(b"", body).replace(b",}", b"}")), order="sorted"
+            )
         return cls(method, path, tuple(sorted(params.items())), body)
 
     @property
@@ -90,14 +93,18 @@ def compare_ends(then: CallEnd, now: EndedCall) -> Sequence[str]:
     """What differs between the ends of a call, in sentences."""
     found: list[str] = []
     if (then.outcome, then.error_type) != (now.outcome, now.error_type):
-        found.append(f"outcome: {_outcome(then.outcome, then.error_type, then.error)} then, "
-                     f"{_outcome(now.outcome, now.error_type, now.error)} now")
+        found.append(
+            f"outcome: {_outcome(then.outcome, then.error_type, then.error)} then, "
+            f"{_outcome(now.outcome, now.error_type, now.error)} now"
+        )
     if then.requeue != now.requeue:
         found.append(f"requeue: {_seconds(then.requeue)} then, {_seconds(now.requeue)} now")
     return found
 
 
-def compare_writes(then: Sequence[RequestContent], now: Sequence[RequestContent]) -> tuple[int, Sequence[str]]:
+def compare_writes(
+    then: Sequence[RequestContent], now: Sequence[RequestContent]
+) -> tuple[int, Sequence[str]]:
     """How many writes of then are made now, too, and what differs, in sentences."""
     left, new = list(then), list[RequestContent]()
     for each in now:
@@ -107,7 +114,9 @@ def compare_writes(then: Sequence[RequestContent], now: Sequence[RequestContent]
             new.append(each)
     alike, found = len(then) - len(left), list[str]()
     for each in new:
-        before = next((other for other in left if (other.method, other.path) == (each.method, each.path)), None)
+        before = next(
+            (other for other in left if (other.method, other.path) == (each.method, each.path)), None
+        )
         if before is None:
             found.append(f"{each}: only now")
         else:
@@ -118,24 +127,30 @@ def compare_writes(then: Sequence[RequestContent], now: Sequence[RequestContent]
 
 
 def _paths(then: RequestContent, now: RequestContent) -> str:
-    if then.body and now.body:
-        bodies = [msgspec.json.decode(each.body) for each in (then, now)]
-        if all(isinstance(each, dict) for each in bodies):
-            paths, more = changed_paths(*cast("list[dict[str, Any]]", bodies), most=_MOST_PATHS)
-            if paths:
-                shown = [f"{path} was {_value(bodies[0], path)} and is {_value(bodies[1], path)}" for path in paths]
-                return "; ".join([*shown, *([f"and {more} more"] if more else [])])
-    return f"then {then.body.decode()[:200] or 'without a body'}, now {now.body.decode()[:200] or 'without a body'}"
+    bodies = [msgspec.json.decode(each.body) if each.body else None for each in (then, now)]
+    if all(isinstance(each, dict) for each in bodies):
+        found = diff(*bodies)
+        shown = [
+            f"{each.path} was {_value(each.old)} and is {_value(each.new)}" for each in found[:_MOST_PATHS]
+        ]
+        if (more := len(found) - _MOST_PATHS) > 0:
+            shown.append(f"and {more} more")
+        return "; ".join(shown) or "other query parameters"
+    return f"{_text(then.body)} then, {_text(now.body)} now"
 
 
-def _value(body: Any, path: str) -> str:
-    from declctl.objects import FieldPath
+def _value(value: object) -> str:
+    return "not there" if value is None else _text(msgspec.json.encode(value, enc_hook=_plain))
 
-    try:
-        values = FieldPath.parse(path.removeprefix(".")).values(body)
-    except Exception:
-        return "…"
-    return ", ".join(values) if values else "not there"
+
+def _plain(value: object) -> object:
+    """What is read-only as JSON has it."""
+    return dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else str(value)
+
+
+def _text(json: bytes) -> str:
+    text = json.decode().strip('"') or "no body"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _outcome(outcome: str, error_type: str, error: str) -> str:

@@ -1,11 +1,11 @@
-"""The player of a recording: it lets its events reach the caches, and makes its calls, in the order of the tape.
+"""The player of a recording: its events reach the caches, and its calls are made, in the order of the tape.
 
-A call begins when the caches have what they had then. It goes on when the tape comes to the answer of its next
-request: so what happened between two requests of a call happens between them again, and other calls begin beside it.
-At any moment code of one call runs, so that two replays do the same.
+A call begins when the caches have what they had then. It goes on when the tape comes to the answer of its
+next request: so what happened between two requests of a call happens between them again, and other calls begin
+beside it. At any moment code of one call runs, so that two replays do the same.
 
-A call that makes another request than then gets the answer of a sandbox, which has the objects of the tape at this
-moment and stores nothing.
+A call that makes another request than then gets the answer of a sandbox, which has the objects of the tape at
+this moment and stores nothing.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from declctl.errors import ApiError, Conflict, StatusError, Unreachable, from_status
+from declctl.errors import Conflict, StatusError, Unreachable, from_status
 from declctl.informer.informer import SharedIndexInformer
 from declctl.kit.key_queue import Item
 from declctl.kit.pending import ItemState
@@ -81,7 +81,9 @@ class _Playing:
     taped: TapedCall | None  # None for an extra call
     task: "asyncio.Future[Any]"
     left: list[TapedRequest] = field(default_factory=list[TapedRequest])  # what it has not made yet
-    asked: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list[tuple[int, asyncio.Future[None]]])
+    asked: list[tuple[int, asyncio.Future[None]]] = field(
+        default_factory=list[tuple[int, asyncio.Future[None]]]
+    )
     made: list[RequestContent] = field(default_factory=list[RequestContent])
     # By path: objects that it has written otherwise than then. It reads what it has written.
     otherwise: dict[str, KubeObject] = field(default_factory=dict[str, KubeObject])
@@ -90,7 +92,9 @@ class _Playing:
 
 
 class Player:
-    """Plays a tape to a runtime, whose recorder it is (`runtime.recorder.Recorder`). Used on the machinery loop.
+    """Plays a tape to a runtime, whose recorder it is (`runtime.recorder.Recorder`).
+
+    Used on the machinery loop.
 
     - `place`: puts the files of a generation in their place; None: today's code runs all the time.
     - `chosen`: whether a call is compared, by its handler and key. All calls are made.
@@ -127,13 +131,17 @@ class Player:
         self._looked_at = 0.0
         self._running: defaultdict[str, int] = defaultdict(int)  # calls of then that run, by handler
         self._free_since: dict[str, float] = {}  # by handler with a free worker then
-        # Of a tape that begins amid a run: keys that are due only because of that, and those that have changed since.
+        # Of a tape that begins amid a run: keys that are due only because of that; what has changed since.
         self._unclaimed: set[CallKey] = set()
         self._changed: set[str] = set()
         self._begins_amid = not tape.is_whole  # and no call was made yet
-        self._replayed: set[CallKey] = set()  # of the last reload of then: its code may have received these again
+        self._replayed: set[CallKey] = (
+            set()
+        )  # of the last reload of then: its code may have received these again
         self._drained: set[int] = set()  # calls that were made at a reload, before their turn
-        self._mirrored: dict[tuple[str, str, str], str] = {}  # versions in the sandbox, by group, plural and key
+        self._mirrored: dict[
+            tuple[str, str, str], str
+        ] = {}  # versions in the sandbox, by group, plural and key
         # A synchronous call that waits for the tape keeps its thread.
         self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="declctl-replay")
         self._began = 0.0
@@ -205,7 +213,9 @@ class Player:
                 case StreamList():
                     self._take(entry)
                     if not entry.more:
-                        await self._settle()  # a cache that fills now must not get what comes later as a part of it
+                        await (
+                            self._settle()
+                        )  # a cache that fills now must not get what comes later as a part of it
                 case _:
                     self._take(entry)
         for playing in tuple(self._playing.values()):
@@ -302,7 +312,7 @@ class Player:
         await self._until_it_rests(playing)
 
     def _replay(self, runtime: Runtime, key: CallKey) -> bool:
-        """Queue an object again that the tape's code has received again, as it was new; today's code is not."""
+        """Queue an object again that the code of then has received again, as that code was new."""
         slot = runtime.parts.slots.get(key[0])
         if slot is None or key not in self._replayed:
             return False
@@ -314,7 +324,7 @@ class Player:
         return False
 
     def _forget_initial(self, runtime: Runtime) -> None:
-        """Let the objects with which a segment begins lead to no call by themselves: they were there before."""
+        """Let the objects with which a segment begins lead to no call: they were there before."""
         for slot in runtime.parts.slots.all():
             for item in slot.queue.snapshot(_MOST_KEYS)[1]:
                 if isinstance(slot, ReconcileSlot):
@@ -336,7 +346,9 @@ class Player:
         item = slot.queue.take_key(entry.key)
         return None if item is None else self._made(slot, item, entry.call, taped)
 
-    def _made(self, slot: HandlerSlot[Any], item: Item[str, Any], call: int, taped: TapedCall | None) -> _Playing:
+    def _made(
+        self, slot: HandlerSlot[Any], item: Item[str, Any], call: int, taped: TapedCall | None
+    ) -> _Playing:
         """Make the call for an item, as a worker would."""
         assert self._loop is not None
         self._next_call = call
@@ -346,7 +358,9 @@ class Player:
             work = self._loop.run_in_executor(self._pool, _work, slot, item)
         return self._watched(call, (slot.name, item.key), taped, work)
 
-    def _watched(self, call: int, key: CallKey, taped: TapedCall | None, work: "asyncio.Future[Any]") -> _Playing:
+    def _watched(
+        self, call: int, key: CallKey, taped: TapedCall | None, work: "asyncio.Future[Any]"
+    ) -> _Playing:
         left = [] if taped is None else list(taped.requests)
         playing = self._playing[call] = _Playing(call, key, self._clock.monotonic(), taped, work, left)
         work.add_done_callback(lambda _: playing.rests.set())
@@ -369,7 +383,9 @@ class Player:
             at = time_of(following)
             if at is not None and at - entry.at > 0.5:
                 break
-            if isinstance(following, StreamChanges) and any(each.key == entry.key for each in following.objects):
+            if isinstance(following, StreamChanges) and any(
+                each.key == entry.key for each in following.objects
+            ):
                 self._take(following)  # what is taken again later changes nothing
                 taken = True
                 break
@@ -380,7 +396,9 @@ class Player:
         """Wait until a call waits for the tape, be it an answer or the time, or has ended."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LONGEST_CALL):
-                while not (playing.task.done() or playing.asked or self._clock.wakes(playing.call) is not None):
+                while not (
+                    playing.task.done() or playing.asked or self._clock.wakes(playing.call) is not None
+                ):
                     playing.rests.clear()
                     await playing.rests.wait()
 
@@ -395,7 +413,9 @@ class Player:
         if playing is None:
             return
         position = self._position - 1
-        if not any(at == position for at, _ in playing.asked) and any(each.position == position for each in playing.left):
+        if not any(at == position for at, _ in playing.asked) and any(
+            each.position == position for each in playing.left
+        ):
             # It may make the request in a moment, beside another one; or never, as its code has changed.
             for _ in range(_REQUEST_TURNS):
                 await asyncio.sleep(0)
@@ -431,10 +451,14 @@ class Player:
             await self._until_it_rests(playing)
         if not playing.task.done():
             self._report.notes.append(
-                f"{self._time()}: {' '.join(playing.key)} has not returned within {_LONGEST_CALL:g} s of this machine"
+                f"{self._time()}: {' '.join(playing.key)} has not returned within {_LONGEST_CALL:g} s"
             )
         del self._playing[playing.call]
-        if playing.task.done() and not playing.task.cancelled() and (fault := playing.task.exception()) is not None:
+        if (
+            playing.task.done()
+            and not playing.task.cancelled()
+            and (fault := playing.task.exception()) is not None
+        ):
             raise fault
         self._compare(playing)
 
@@ -636,7 +660,7 @@ class _TapeSender:
         method: str,
         path: str,
         *,
-        params: Mapping[str, str] = {},  # noqa: B006 - only read
+        params: Mapping[str, str] = {},
         body: KubeObject | Sequence[KubeObject] | None = None,
         content_type: str = "application/json",
     ) -> KubeObject:

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from declctl.errors import UsageError
 from declctl.manifest.definition_files import definitions_beside
 from declctl.objects import KubeObject
 from declctl.recording.entries import RecordedStream
@@ -35,7 +34,12 @@ class ReplayOptions(msgspec.Struct, frozen=True):
 
 
 def replay(
-    tape: Tape, options: ReplayOptions, *, log: Log, user_log: Any = None, children: PreflightPool | None = None
+    tape: Tape,
+    options: ReplayOptions,
+    *,
+    log: Log,
+    user_log: Any = None,
+    children: PreflightPool | None = None,
 ) -> ReplayReport:
     """Run code on a recording; returns what differs. Blocks. Raises ManifestErrors and UsageError."""
     report = ReplayReport(
@@ -55,11 +59,11 @@ def replay(
             place(files.files)
             manifest = str(folder / files.manifest)
         clock = ReplayClock(tape.began)
-        player = Player(
-            tape, clock, report, place=place, chosen=_chooser(options), speed=options.speed
-        )
+        player = Player(tape, clock, report, place=place, chosen=_chooser(options), speed=options.speed)
         _Replay(tape, player, clock, manifest, log=log, user_log=user_log, children=children).run()
-    report.notes += [f"the recording does not have {what}: it counts as empty" for what in player.server.unknown]
+    report.notes += [
+        f"the recording does not have {what}: it counts as empty" for what in player.server.unknown
+    ]
     report.took = time.monotonic() - began
     return report
 

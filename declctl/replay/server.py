@@ -1,8 +1,8 @@
 """The objects of a recording, as a server would have them at one moment of it, and sources that watch them.
 
-Several caches may have the same objects, one after the other or at once. Their changes are one history here: a
-state that is known already changes nothing. So code of today gets what it asks for, whatever caches the code of
-then had.
+Several caches may have the same objects, one after the other or at once. Their changes are one history here:
+a state that is known already changes nothing. So code of today gets what it asks for, whatever caches the
+code of then had.
 """
 
 import asyncio
@@ -119,9 +119,7 @@ class TapeServer:
         if stream.plural:
             gvk = GroupVersionKind.of(stream.api_version, stream.kind)
             subresources = frozenset(stream.subresources)
-            self.resources[gvk] = Resource(
-                gvk, stream.plural, stream.namespaced, subresources=subresources
-            )
+            self.resources[gvk] = Resource(gvk, stream.plural, stream.namespaced, subresources=subresources)
 
     def learn(self, dictionary: FrameDictionary) -> None:
         """Know a dictionary from now on."""
@@ -137,7 +135,7 @@ class TapeServer:
                 scope.drop(each.key, each.revision)
 
     def list(self, part: StreamList) -> None:
-        """Take a list, or a part of it. A list that a watch has lost its place for is one for the sources, too."""
+        """Take a list, or a part of it. After a second list, the sources are listed anew, too."""
         parts = self._lists.setdefault(part.stream, {})
         parts.update((each.key, self._state(part.stream, each)) for each in part.objects)
         if part.more:
@@ -190,7 +188,13 @@ class TapeServer:
         return found
 
     def source(
-        self, gvk: GroupVersionKind, namespace: str | None, labels: str, fields: str, metadata_only: bool, projection: Projection
+        self,
+        gvk: GroupVersionKind,
+        namespace: str | None,
+        labels: str,
+        fields: str,
+        metadata_only: bool,
+        projection: Projection,
     ) -> "TapeSource":
         """A source of what today's code asks for: a scope, or the part of a wider one."""
         wanted = (gvk.api_version, gvk.kind)
@@ -200,12 +204,16 @@ class TapeServer:
                 return TapeSource(each, None, projection)
         for each in scopes:
             stream = each.stream
-            is_wider = stream.namespace in (None, namespace) and not (stream.label_selector or stream.field_selector)
+            is_wider = stream.namespace in (None, namespace) and not (
+                stream.label_selector or stream.field_selector
+            )
             if is_wider and (metadata_only or not stream.metadata_only):
                 return TapeSource(each, _selecting(namespace, labels, fields), projection)
         where = f" in {namespace}" if namespace else ""
         self.unknown[f"{gvk}{where}{f' [{labels or fields}]' if labels or fields else ''}"] = None
-        nothing = TapeScope(RecordedStream(0, *wanted, namespace, labels, fields, "", metadata_only, "", True, []))
+        nothing = TapeScope(
+            RecordedStream(0, *wanted, namespace, labels, fields, "", metadata_only, "", True, [])
+        )
         nothing.listed.set()
         nothing.version = "1"
         return TapeSource(nothing, None, projection)
@@ -267,7 +275,10 @@ class TapeSource:
         return ListPage([each for each in records if each is not None], self._scope.version or "1", "", None)
 
     async def watch(
-        self, options: WatchOptions, *, known: Known | None = None  # noqa: ARG002 - a Source's
+        self,
+        options: WatchOptions,  # noqa: ARG002 - a Source's
+        *,
+        known: Known | None = None,  # noqa: ARG002
     ) -> AsyncGenerator[Sequence[WatchEvent], None]:
         """The changes of the scope since the last list or watch."""
         self._has_listed = False
@@ -323,7 +334,11 @@ class TapeSource:
         layout = self.projection.layout
         stream = self._scope.stream
         if not raw.startswith((b'{"kind":', b'{"apiVersion":')):
-            sent = ("PartialObjectMetadata", "meta.k8s.io/v1") if stream.metadata_only else (layout.kind, layout.api_version)
+            sent = (
+                ("PartialObjectMetadata", "meta.k8s.io/v1")
+                if stream.metadata_only
+                else (layout.kind, layout.api_version)
+            )
             head = b'{"kind":"%b","apiVersion":"%b"' % tuple(part.encode() for part in sent)
             raw = head + (b"," if raw != b"{}" else b"") + raw[1:]
         return b'{"type":"%b","object":%b}' % (kind.encode(), raw)

@@ -90,7 +90,7 @@ class Tape:
 def read_tape(path: Path, *, until: float | None = None) -> Tape:
     """Read a recording, with the segment before it if that belongs to the same run.
 
-    With `until`, entries after so many seconds are left out. Raises UsageError for a file that is no recording.
+    With `until`, entries after so many seconds are left out. Raises UsageError for what is no recording.
     """
     newest = read_blocks(path)
     header, entries = newest.header, [*newest.entries]

@@ -1,7 +1,8 @@
 """The recorder of a process: what is told of caches, calls, requests and reloads, while somebody listens.
 
-`declctl run --record` writes it to a file (`recording`). `declctl replay` compares it with such a file, and answers
-the requests itself. Without a recorder, each place that tells it something costs one comparison with None.
+`declctl run --record` writes it to a file (`recording`). `declctl replay` compares it with such a file, and
+answers the requests itself. Without a recorder, each place that tells it something costs one comparison with
+None.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from declctl.objects import Codec, RequestSender
 from declctl.transport import Client
 
 current_call: ContextVar[int] = ContextVar("declctl_recorded_call", default=0)
-"""The number of the call in whose thread or task this code runs; 0 outside of calls, and without a recorder."""
+"""The number of the call in whose thread or task this code runs; 0 outside of calls."""
 
 
 class EndedCall(msgspec.Struct, frozen=True):
@@ -50,7 +51,7 @@ class Recorder(Protocol):
         ...
 
     def begins(self, handler: str, key: str, generation: int) -> int:
-        """A call begins; returns its number. In the thread or task of its worker, before it reads anything."""
+        """A call begins; returns its number. In the thread or task of its worker, before it reads."""
         ...
 
     def ended(self, call: int, end: EndedCall) -> None:

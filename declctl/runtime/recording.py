@@ -1,6 +1,7 @@
 """`declctl run --record FILE`: the recorder that writes what a process sees and does to a file.
 
-On the loop and in workers, an entry costs an append. The thread of the writer packs it, and hides what Secrets have.
+On the loop and in workers, an entry costs an append. The thread of the writer packs it, and hides what
+Secrets have.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ import msgspec
 
 import declctl
 from declctl.errors import ApiError, Conflict, StatusError
-from declctl.informer.informer import SharedIndexInformer
+from declctl.informer.informer import SharedIndexInformer, ignore_batch
 from declctl.informer.queues.real_fifo import Batch, Bookmark, Departure, Replacement, SyncAll
 from declctl.kit import Clock, yield_interpreter
 from declctl.kit.secret_values import is_secret, secret_values, without_values
@@ -85,9 +86,10 @@ _Item = Entry | _Applied | _Snapshot
 
 
 class FileRecorder:
-    """Writes a recording to `path`, of at most `size` bytes with the segment before (`runtime.recorder.Recorder`).
+    """Writes a recording to `path` (`runtime.recorder.Recorder`).
 
-    Made on the machinery loop. Raises UsageError if the file can't be made.
+    With the segment before, it has at most `size` bytes. Made on the machinery loop. Raises UsageError if
+    the file can't be made.
     """
 
     def __init__(
@@ -185,7 +187,7 @@ class FileRecorder:
         """Write what waits, and close the file."""
         for stream in self._streams:
             if (informer := stream.informer()) is not None:
-                informer.on_batch = None
+                informer.on_batch = ignore_batch
         self._writer.add(RecordingEnd(self._now()))
         self._writer.close()
 
@@ -228,7 +230,9 @@ class FileRecorder:
         for stream, _ in snapshot.streams:
             stream.announced, stream.dictionaries = False, {0}
         for stream, records in snapshot.streams:
-            yield from self._packed_list(stream, records, StreamList(snapshot.at, stream.number, "", [], snapshot=True))
+            yield from self._packed_list(
+                stream, records, StreamList(snapshot.at, stream.number, "", [], snapshot=True)
+            )
 
     def _packed_batch(self, applied: _Applied) -> Iterator[Sequence[Entry]]:
         stream, batch = applied.stream, applied.batch
@@ -286,12 +290,16 @@ class FileRecorder:
             )
         ]
 
-    def _packed(self, stream: _Stream, record: Record, entries: list[Entry], *, is_gone: bool) -> StreamObject:
+    def _packed(
+        self, stream: _Stream, record: Record, entries: list[Entry], *, is_gone: bool
+    ) -> StreamObject:
         if is_gone:
             return StreamObject(record.key, record.revision, b"")
         frame = record.frame.frame if isinstance(record.frame, HeldObject) else record.frame
         if stream.hides:
-            return StreamObject(record.key, record.revision, _hidden_secret(stream.codec, frame))
+            return StreamObject(record.key, record.revision, _hidden_secret(record.layout.codec, frame))
+        if record.layout.codec is not stream.codec:  # an edit has changed the form of the cache
+            return StreamObject(record.key, record.revision, record.layout.codec.decode(frame))
         number = dictionary_of(frame)
         if number not in stream.dictionaries:
             stream.dictionaries.add(number)

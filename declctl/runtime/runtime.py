@@ -405,9 +405,7 @@ class Runtime:
                 return 0
             stack.push_async_callback(client.close)
             self._introduce(client, checked)
-            process = self._process_of(files, checked, client, tasks)
-            if process.recorder is not None:
-                stack.callback(process.recorder.close)
+            process = self._process_of(files, checked, client, tasks, stack)
             parts = self._parts = make_parts(process, history=self._history, restart=self._start_again)
             candidate = parts.writing.candidate
             # The servers first: an address that is in use ends the process before any handler is called.
@@ -457,10 +455,19 @@ class Runtime:
         return failed
 
     def _process_of(
-        self, files: InputFiles, checked: CheckResult, client: Client, tasks: asyncio.TaskGroup
+        self,
+        files: InputFiles,
+        checked: CheckResult,
+        client: Client,
+        tasks: asyncio.TaskGroup,
+        stack: AsyncExitStack,
     ) -> Process:
         assert checked.inputs is not None
         self._first_plan = plan(checked.inputs.loaded.controller)
+        recorder = None
+        if self._make_recorder is not None:
+            recorder = self._make_recorder(client, self._first_plan)
+            stack.callback(recorder.close)
         return Process(
             options=self.options,
             files=files,
@@ -472,7 +479,7 @@ class Runtime:
             clock=self._clock,
             log=self._log,
             user_log=structlog.get_logger("declctl.handler") if self._user_log is None else self._user_log,
-            recorder=None if self._make_recorder is None else self._make_recorder(client, self._first_plan),
+            recorder=recorder,
             on_dry_run=self._on_dry_run,
         )
 

@@ -41,8 +41,8 @@ class BlockedLoop(msgspec.Struct, frozen=True):
 class HandlerLoops:
     """All loops for handlers: the newest for the next generation, the others for older ones.
 
-    Used on the machinery loop, except `start` and `stop`. A `given` loop is used in the place of the first one;
-    its owner starts and ends it.
+    Used on the machinery loop, except `start` and `stop`. A `given` loop has the place of the first one; its
+    owner starts and ends it.
     """
 
     def __init__(self, *, log: Log, given: LoopThread | None = None) -> None:

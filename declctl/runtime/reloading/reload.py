@@ -36,6 +36,7 @@ from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.reasons import RETRIED
 from declctl.runtime.reconciling.leftovers import Leftovers
+from declctl.runtime.recorder import Recorder
 from declctl.runtime.reloading.changes import EXHAUSTED, NOT_KEPT, Outcome, Result
 from declctl.runtime.reloading.earlier import EarlierGenerations
 from declctl.runtime.reloading.generation import (
@@ -57,7 +58,6 @@ from declctl.runtime.reloading.stage import (
     restart_steps,
 )
 from declctl.runtime.scheduling.schedules import Schedules
-from declctl.runtime.recorder import Recorder
 from declctl.runtime.threads import in_thread
 from declctl.runtime.writing import WritingParts
 

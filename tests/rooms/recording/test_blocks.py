@@ -51,7 +51,9 @@ ENTRIES = st.one_of(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(blocks=st.lists(st.lists(ENTRIES, min_size=1, max_size=4), max_size=5), data=st.data())
-def test_what_is_cut_at_any_byte_is_a_whole_prefix(tmp_path: Path, blocks: list[list[Entry]], data: st.DataObject):
+def test_what_is_cut_at_any_byte_is_a_whole_prefix(
+    tmp_path: Path, blocks: list[list[Entry]], data: st.DataObject
+):
     """A process may be killed in the middle of a write."""
     path, ends = tmp_path / "a.rec", list[int]()
     file = BlockFile(path)
@@ -97,7 +99,10 @@ def test_a_broken_byte_ends_what_is_whole(tmp_path: Path):
         (b"apiVersion: v1\nkind: List\n", "it does not begin with 'declctl-recording 1'"),
         (b"\x89PNG\r\n\x1a\n" * 100, "it does not begin with"),
         (FIRST_LINE[:-3], "it does not begin with"),
-        (b"declctl-recording 7\n", ":1: the recording has the format 7, and this declctl reads those up to 1"),
+        (
+            b"declctl-recording 7\n",
+            ":1: the recording has the format 7, and this declctl reads those up to 1",
+        ),
         (b"declctl-recording one\n", "it does not begin with"),
         (FIRST_LINE, "torn before its first entry"),
         (FIRST_LINE + b"\xff" * 40, "torn before its first entry"),

@@ -17,7 +17,7 @@ SIZE = 1 << 20
 
 
 class Written:
-    """A writer of numbers. A string begins a segment; each number takes some kilobytes that do not compress."""
+    """A writer of numbers, which take some kilobytes. A string begins a segment."""
 
     def __init__(
         self,
@@ -59,7 +59,8 @@ def test_it_keeps_the_newest_two_segments_within_its_size(tmp_path: Path):
     for segment in range(1, 5):
         written.asked.clear()
         while not written.asked.is_set():
-            for number in range(number + 1, number + 11):
+            for _ in range(10):
+                number += 1
                 written.writer.add(number)
             until("it is written", lambda: not written.writer.waiting)
         written.writer.add(f"snapshot {segment}")
@@ -122,7 +123,9 @@ def test_the_recording_of_the_process_before_stays(tmp_path: Path):
         written = Written(path)
         written.writer.add(number)
         written.writer.close()
-    assert [each.call for each in read_blocks(older_segment(path)).entries if isinstance(each, CallBegin)] == [1]
+    assert [
+        each.call for each in read_blocks(older_segment(path)).entries if isinstance(each, CallBegin)
+    ] == [1]
 
 
 def test_a_full_disk_ends_the_recording_alone(tmp_path: Path):

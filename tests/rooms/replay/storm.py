@@ -1,4 +1,4 @@
-"""A storm to record: pods that come, change and go, handlers of each kind that fail at times, and two reloads."""
+"""A storm to record: pods that come, change and go, handlers that fail at times, and two reloads."""
 
 import random
 import sys
@@ -66,12 +66,14 @@ def note(change, ctx):
 
 def slow(request, ctx):
     if request.obj is not None:
-        ctx.sync.apply({"apiVersion": "v1", "kind": "ConfigMap",
-                        "metadata": {"name": request.name, "namespace": "default"}, "data": {"node": "there"}})
+        metadata = {"name": request.name, "namespace": "default"}
+        data = {"node": "there"}
+        ctx.sync.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
 def tally(schedule, ctx):
-    ctx.sync.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "tally", "namespace": "default"},
-                    "data": {"pods": str(len(ctx.listers["pods"].list()))}})
+    metadata = {"name": "tally", "namespace": "default"}
+    data = {"pods": str(len(ctx.listers["pods"].list()))}
+    ctx.sync.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 """
 PHASES = ("none", "up", "bad", "sad", "down")
 
@@ -87,7 +89,9 @@ def pod(number: int, phase: str) -> dict[str, Any]:
     }
 
 
-def record_storm(folder: Path, recording: Path, *, seconds: int, rate: int, pods: int = 50, seed: int = 1) -> BundleDir:
+def record_storm(
+    folder: Path, recording: Path, *, seconds: int, rate: int, pods: int = 50, seed: int = 1
+) -> BundleDir:
     """Record so many seconds of the clock, with `rate` changes in each; returns the bundle as it was last."""
     chance = random.Random(seed)
     bundle = BundleDir(folder, {"manifest.yaml": MANIFEST, "handlers.py": HANDLERS})
@@ -102,7 +106,9 @@ def record_storm(folder: Path, recording: Path, *, seconds: int, rate: int, pods
                 phase = chance.choice(PHASES)
                 try:
                     if what < 0.9:
-                        sandbox.patch("Pod", f"p{number}", {"metadata": {"labels": {"phase": phase, "n": str(second)}}})
+                        sandbox.patch(
+                            "Pod", f"p{number}", {"metadata": {"labels": {"phase": phase, "n": str(second)}}}
+                        )
                     elif what < 0.95:
                         sandbox.delete("Pod", f"p{number}", "default")
                     else:
@@ -123,4 +129,4 @@ if __name__ == "__main__":
     started = time.monotonic()
     folder, seconds, rate = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     record_storm(folder / "bundle", folder / "storm.rec", seconds=seconds, rate=rate)
-    print(f"recorded in {time.monotonic() - started:.1f} s")  # noqa: T201 - a program
+    print(f"recorded in {time.monotonic() - started:.1f} s")

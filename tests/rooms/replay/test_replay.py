@@ -1,4 +1,4 @@
-"""Recordings of whole controllers, replayed: the same calls and writes by the code of then, and no other ones."""
+"""Recordings of whole controllers, replayed: the same calls and writes by the code of then."""
 
 import base64
 import json
@@ -50,7 +50,12 @@ async def copy(request, ctx):
 def pod(name: str, **labels: str) -> dict[str, Any]:
     """A pod with labels."""
     metadata = {"name": name, "namespace": "default", "labels": labels}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": "a", "image": "b"}]}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"containers": [{"name": "a", "image": "b"}]},
+    }
 
 
 def replayed(recording: Path, manifest: Path | None = None, **options: Any) -> ReplayReport:
@@ -91,7 +96,9 @@ def test_the_code_of_then_makes_the_same_calls_and_writes(night: Path) -> None:
 
 def test_changed_code_differs_in_what_it_writes_and_asks_for(night: Path, bundle: BundleDir) -> None:
     """Of a write the changed field is named, with its values of then and now."""
-    changed = HANDLERS.replace('get("phase", "none")', 'get("phase", "unknown")').replace("after=30", "after=60")
+    changed = HANDLERS.replace('get("phase", "none")', 'get("phase", "unknown")').replace(
+        "after=30", "after=60"
+    )
     bundle.write("handlers.py", changed)
     found = replayed(night, bundle.path)
     assert (found.calls, found.same, found.different, found.missing, found.extra) == (10, 0, 10, 0, 0)
@@ -105,7 +112,7 @@ def test_changed_code_differs_in_what_it_writes_and_asks_for(night: Path, bundle
 
 @pytest.mark.thorough
 def test_a_storm_with_two_reloads_is_the_same_again(tmp_path: Path) -> None:
-    """Retries, requeues, debounces, schedules, backlogs and reloads: each key has its calls, and their writes."""
+    """Retries, requeues, debounces, schedules, backlogs: each key has its calls, with their writes."""
     recording = tmp_path / "storm.rec"
     bundle = record_storm(tmp_path / "bundle", recording, seconds=12, rate=20)
     found = replayed(recording)
@@ -113,13 +120,17 @@ def test_a_storm_with_two_reloads_is_the_same_again(tmp_path: Path) -> None:
     assert found.reloads == 2
     assert found.calls > 500
     assert found.writes_alike == found.writes > 300
-    # Code of today runs on all of it: a handler that writes otherwise differs, and one that does not is the same,
-    # although the reloads of then have called both again.
+    # Code of today runs on all of it: a handler that writes otherwise differs, and one that does not is the
+    # same, although the reloads of then have called both again.
     bundle.edit("handlers.py", '"node": "there"', '"node": "here"')
     changed = replayed(recording, bundle.path)
     by_handler = Counter((each.handler, each.kind) for each in changed.differences)
     assert by_handler["slow", "different"] == 9
-    assert {handler for handler, _ in by_handler} == {"slow", "copy", "note"}  # the last two know their edition
+    assert {handler for handler, _ in by_handler} == {
+        "slow",
+        "copy",
+        "note",
+    }  # the last two know their edition
     assert (changed.missing, changed.extra, len(changed.marks)) == (0, 0, 2)
 
 
@@ -130,12 +141,16 @@ EVENTS = """
 
 def test_calls_that_are_not_made_and_that_are_new(night: Path, bundle: BundleDir) -> None:
     """A reconciler that is called for fewer objects, and a handler that was not there."""
-    bundle.write("manifest.yaml", MANIFEST.replace("entryPoint", 'filter: {expression: "obj.metadata.name != \'p2\'"}, entryPoint') + EVENTS)
+    bundle.write(
+        "manifest.yaml",
+        MANIFEST.replace("entryPoint", "filter: {expression: \"obj.metadata.name != 'p2'\"}, entryPoint")
+        + EVENTS,
+    )
     bundle.write("handlers.py", HANDLERS + "\ndef log(change, ctx):\n    pass\n")
     found = replayed(night, bundle.path)
     kinds = Counter((each.kind, each.handler, each.key) for each in found.differences)
     assert kinds == {
-        **{("missing", "copy", "default/p2"): 3},
+        ("missing", "copy", "default/p2"): 3,
         **{("extra", "log", f"default/p{number}"): 1 for number in range(3)},
     }
     assert (found.same, found.missing, found.extra) == (7, 3, 3)
@@ -206,11 +221,15 @@ async def copy(request, ctx):
 
 
 def test_no_value_of_a_secret_is_in_the_file(bundle: BundleDir, tmp_path: Path) -> None:
-    """Neither of what is watched, read and written, nor in a text that quotes it; the replay is the same again."""
+    """Neither of what is watched, read and written, nor in a text that quotes it; and it can be replayed."""
     plain = "correct-horse-battery"
     coded = base64.b64encode(plain.encode()).decode()
-    manifest = MANIFEST.replace("  handlers:", "    - {name: secrets, apiVersion: v1, kind: Secret}\n  handlers:")
-    bundle.write("manifest.yaml", manifest.replace("    - {name: maps, apiVersion: v1, kind: ConfigMap}\n", ""))
+    manifest = MANIFEST.replace(
+        "  handlers:", "    - {name: secrets, apiVersion: v1, kind: Secret}\n  handlers:"
+    )
+    bundle.write(
+        "manifest.yaml", manifest.replace("    - {name: maps, apiVersion: v1, kind: ConfigMap}\n", "")
+    )
     bundle.write("handlers.py", SECRETS)
     last = {"kubectl.kubernetes.io/last-applied-configuration": json.dumps({"data": {"password": coded}})}
     login = {
@@ -235,19 +254,27 @@ def test_no_value_of_a_secret_is_in_the_file(bundle: BundleDir, tmp_path: Path) 
 
 
 def test_a_recording_that_begins_amid_a_run_is_replayed_from_there(bundle: BundleDir, tmp_path: Path) -> None:
-    """The older half was dropped: what was queued before is not known, and nothing is called because of it."""
+    """The older half was dropped: what was queued before is not known, and leads to no call."""
     recording = tmp_path / "night.rec"
     text = "x" * 2000
-    with running(bundle.path, objects=[pod(f"p{n}") for n in range(20)], record=recording, record_size=1 << 20) as controller:
+    with running(
+        bundle.path, objects=[pod(f"p{n}") for n in range(20)], record=recording, record_size=1 << 20
+    ) as controller:
         controller.wait_idle()
         number = 0
         while read_blocks(recording).header.segment < 3:
-            for number in range(number + 1, number + 20):
+            for _ in range(20):
+                number += 1
                 noise = random.Random(number).randbytes(4000).hex()
-                patch = {"metadata": {"labels": {"phase": f"v{number}"}, "annotations": {"noise": noise, "x": text}}}
+                patch = {
+                    "metadata": {
+                        "labels": {"phase": f"v{number}"},
+                        "annotations": {"noise": noise, "x": text},
+                    }
+                }
                 controller.sandbox.patch("Pod", f"p{number % 20}", patch)
             controller.wait_idle()
-    assert not read_tape(recording).header.segment == 1
+    assert read_tape(recording).header.segment > 1
     found = replayed(recording)
     assert found.calls > 20
     assert found.differences == []
