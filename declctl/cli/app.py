@@ -30,7 +30,6 @@ _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
 _INSTEAD: Mapping[str, str] = MappingProxyType(
     {
         "test": "`declctl run --sandbox --once --objects FILE` runs a manifest without a cluster",
-        "record": "`declctl run --record FILE` records, and `declctl replay FILE` replays",
         "fmt": "any YAML formatter will do",
         "lint": "`declctl validate` reports what is wrong, and warns of traps",
         "migrate": "there is only one version of the manifest",

@@ -1,8 +1,8 @@
 """The player of a recording: its events reach the caches, and its calls are made, in the order of the tape.
 
 A call begins when the caches have what they had then. It goes on when the tape comes to the answer of its
-next request: so what happened between two requests of a call happens between them again, and other calls begin
-beside it. At any moment code of one call runs, so that two replays do the same.
+next request: so what happened between two requests of a call happens between them again, and other calls
+begin beside it. At any moment code of one call runs, so that two replays do the same.
 
 A call that makes another request than then gets the answer of a sandbox, which has the objects of the tape at
 this moment and stores nothing.
