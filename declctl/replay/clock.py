@@ -20,7 +20,7 @@ class ReplayClock:
         self._began = began
         self._at = 0.0  # seconds since the begin
         self._lock = threading.Lock()  # guards `_sleepers`
-        self._sleepers: dict[asyncio.Event, _Sleeper] = {}
+        self._sleepers: dict[asyncio.Event, _SleepingTask] = {}
         self.on_sleep: Callable[[int], None] = _nobody_asks  # called with the number of a call that sleeps
 
     def monotonic(self) -> float:
@@ -42,7 +42,7 @@ class ReplayClock:
             return
         woken, call = asyncio.Event(), current_call.get()
         with self._lock:
-            self._sleepers[woken] = _Sleeper(self._at + seconds, call, asyncio.get_running_loop())
+            self._sleepers[woken] = _SleepingTask(self._at + seconds, call, asyncio.get_running_loop())
         if call:
             self.on_sleep(call)
         try:
@@ -73,7 +73,7 @@ class ReplayClock:
         return {each.call for each in due.values() if each.call}
 
 
-class _Sleeper(NamedTuple):
+class _SleepingTask(NamedTuple):
     until: float
     call: int  # 0 for a task that belongs to none
     loop: asyncio.AbstractEventLoop

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -56,8 +56,10 @@ from declctl.runtime.handling.handler_slot import HandlerSlot
 from declctl.runtime.reconciling.reconcile_slot import ReconcileSlot
 from declctl.runtime.recorder import CommittedFiles, EndedCall, current_call
 from declctl.runtime.recording import SentRequest, hidden_body
-from declctl.runtime.runtime import Runtime
 from declctl.sandbox import Sandbox
+
+if TYPE_CHECKING:  # `replay` makes it
+    from declctl.runtime.runtime import Runtime
 
 _TOUCH_SECONDS = 30.0  # of the tape, between two signs of life of all watches
 _MOST_TURNS = 5_000  # of the loop, until the caches count as having what was given to them
@@ -186,7 +188,7 @@ class Player:
             if isinstance(entry, RecordedStream):
                 self.server.declare(entry)
 
-    async def play(self, runtime: Runtime) -> None:
+    async def play(self, runtime: "Runtime") -> None:
         """Play all entries, and compare."""
         self._began = time.monotonic()
         _lift_limit(runtime)
@@ -240,7 +242,7 @@ class Player:
             case _:
                 pass
 
-    async def _move(self, runtime: Runtime, at: float) -> None:
+    async def _move(self, runtime: "Runtime", at: float) -> None:
         """Let the time pass until a moment of the tape."""
         while self._touched_at + _TOUCH_SECONDS < at:
             self._touched_at += _TOUCH_SECONDS
@@ -285,7 +287,7 @@ class Player:
 
     # Calls
 
-    async def _begin(self, runtime: Runtime, entry: CallBegin) -> None:
+    async def _begin(self, runtime: "Runtime", entry: CallBegin) -> None:
         taped, key = self._tape.calls[entry.call], (entry.handler, entry.key)
         self._count_running(runtime, entry.handler, 1)
         if entry.call in self._drained:
@@ -311,7 +313,7 @@ class Player:
             return
         await self._until_it_rests(playing)
 
-    def _replay(self, runtime: Runtime, key: CallKey) -> bool:
+    def _replay(self, runtime: "Runtime", key: CallKey) -> bool:
         """Queue an object again that the code of then has received again, as that code was new."""
         slot = runtime.parts.slots.get(key[0])
         if slot is None or key not in self._replayed:
@@ -323,7 +325,7 @@ class Player:
                 return True
         return False
 
-    def _forget_initial(self, runtime: Runtime) -> None:
+    def _forget_initial(self, runtime: "Runtime") -> None:
         """Let the objects with which a segment begins lead to no call: they were there before."""
         for slot in runtime.parts.slots.all():
             for item in slot.queue.snapshot(_MOST_KEYS)[1]:
@@ -332,7 +334,7 @@ class Player:
                 elif (taken := slot.queue.take_key(item.key)) is not None:
                     slot.queue.drop(taken)
 
-    def _started(self, runtime: Runtime, entry: CallBegin, taped: TapedCall) -> _Playing | None:
+    def _started(self, runtime: "Runtime", entry: CallBegin, taped: TapedCall) -> _Playing | None:
         slot = runtime.parts.slots.get(entry.handler)
         if slot is None:
             schedule = runtime.parts.schedules
@@ -495,7 +497,7 @@ class Player:
         moment = self._tape.moment(self._clock.monotonic() if at is None else at)
         self._report.differences.append(CallDifference(kind, moment, *key, tuple(details)))
 
-    def _count_running(self, runtime: Runtime | None, handler: str, change: int) -> None:
+    def _count_running(self, runtime: "Runtime | None", handler: str, change: int) -> None:
         """Count the calls of then, to know when a worker of the handler was free."""
         self._running[handler] += change
         slot = None if runtime is None else runtime.parts.slots.get(handler)
@@ -504,13 +506,15 @@ class Player:
         elif change < 0:
             self._free_since.setdefault(handler, self._clock.monotonic())
 
-    async def _look_for_extra(self, runtime: Runtime) -> None:
+    async def _look_for_extra(self, runtime: "Runtime") -> None:
         """Make the calls that today's code makes, and the tape does not have."""
         now = self._clock.monotonic()
         for slot in runtime.parts.slots.all():
             free_since = self._free_since.get(slot.name, 0.0)
             if slot.name not in self._free_since and self._running[slot.name]:
                 continue
+            if slot.queue.next_due() != 0.0:
+                continue  # no key is due: what waits is behind a change that backs off
             _, items = slot.queue.snapshot(_MOST_KEYS)
             for item in items:
                 key = (slot.name, item.key)
@@ -535,7 +539,7 @@ class Player:
 
     # Reloads
 
-    async def _reload(self, runtime: Runtime, files: BundleFiles) -> None:
+    async def _reload(self, runtime: "Runtime", files: BundleFiles) -> None:
         if files is self._tape.first_files:
             return
         self._report.reloads += 1
@@ -560,7 +564,7 @@ class Player:
         self._given = True
         await self._settle()
 
-    async def _drain(self, runtime: Runtime, generation: int) -> None:
+    async def _drain(self, runtime: "Runtime", generation: int) -> None:
         """Make the calls that the code before a generation makes after its commit, while that code is loaded.
 
         Changes that were queued for it are drained by it. What they are does not depend on what comes later.
@@ -667,7 +671,7 @@ class _TapeSender:
         return await self._player.answer(SentRequest(method, path, params, body, content_type))
 
 
-def _lift_limit(runtime: Runtime) -> None:
+def _lift_limit(runtime: "Runtime") -> None:
     """Let no write wait for the rate limit of the manifest: it has waited then."""
     runtime.parts.writing.writers.budget.limit(0, 1)
 

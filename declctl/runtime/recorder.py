@@ -7,15 +7,16 @@ None.
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from declctl.informer.informer import SharedIndexInformer
-from declctl.manifest import Plan
-from declctl.manifest.plan import WatchKey
-from declctl.objects import Codec, RequestSender
-from declctl.transport import Client
+if TYPE_CHECKING:  # the lowest modules of `runtime` import this one
+    from declctl.informer.informer import SharedIndexInformer
+    from declctl.manifest import Plan
+    from declctl.manifest.plan import WatchKey
+    from declctl.objects import Codec, RequestSender
+    from declctl.transport import Client
 
 current_call: ContextVar[int] = ContextVar("declctl_recorded_call", default=0)
 """The number of the call in whose thread or task this code runs; 0 outside of calls."""
@@ -46,7 +47,7 @@ class CommittedFiles(msgspec.Struct, frozen=True):
 class Recorder(Protocol):
     """Receives what a process sees and does. No method waits or raises."""
 
-    def follow(self, watch: WatchKey, informer: SharedIndexInformer, codec: Codec) -> None:
+    def follow(self, watch: "WatchKey", informer: "SharedIndexInformer", codec: "Codec") -> None:
         """A cache was made. On the machinery loop."""
         ...
 
@@ -58,7 +59,7 @@ class Recorder(Protocol):
         """A call has ended. From any thread."""
         ...
 
-    def around(self, sender: RequestSender) -> RequestSender:
+    def around(self, sender: "RequestSender") -> "RequestSender":
         """The sender that the requests of handlers pass, made of the one that sends them."""
         ...
 
@@ -75,5 +76,5 @@ class Recorder(Protocol):
         ...
 
 
-MakeRecorder = Callable[[Client, Plan], Recorder]
+MakeRecorder = Callable[["Client", "Plan"], Recorder]
 """Makes the recorder of a process, on the machinery loop, once the client has connected."""
