@@ -55,7 +55,7 @@ class FrameDictionary(msgspec.Struct, frozen=True, array_like=True, tag=3):
     data: bytes
 
 
-class StreamObject(msgspec.Struct, frozen=True, array_like=True):
+class StreamObject(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One state of an object. Without a frame it is gone, and its last state is the one before."""
 
     key: str
@@ -91,7 +91,7 @@ class StreamDeparture(msgspec.Struct, frozen=True, array_like=True, tag=6):
     namespace: str
 
 
-class CallBegin(msgspec.Struct, frozen=True, array_like=True, tag=7):
+class CallBegin(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=7):
     """A call of a handler or a schedule begins: a worker has taken the key."""
 
     at: float
@@ -101,7 +101,7 @@ class CallBegin(msgspec.Struct, frozen=True, array_like=True, tag=7):
     generation: int
 
 
-class CallEnd(msgspec.Struct, frozen=True, array_like=True, tag=8):
+class CallEnd(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=8):
     """A call has ended."""
 
     at: float

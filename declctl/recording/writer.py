@@ -7,7 +7,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
+
+import msgspec
 
 from declctl.errors import UsageError
 from declctl.recording.blocks import BlockFile, is_recording
@@ -67,7 +69,7 @@ class RecordingWriter(Generic[T]):
         self._now = now
         self._log = log
         self._pause = pause
-        self._waiting: deque[T] = deque()  # appended to by any thread
+        self._waiting: deque[T | Entry] = deque()  # appended to by any thread
         self._lost = 0  # items since the last gap; written by any thread, so that it is about right
         self._told = False  # the log has said that items are lost
         self._asked = False  # for the next segment
@@ -93,8 +95,8 @@ class RecordingWriter(Generic[T]):
         """The segment before."""
         return older_segment(self._path)
 
-    def add(self, item: T) -> None:
-        """Let an item be written, or count it as lost. Neither waits nor raises."""
+    def add(self, item: T | Entry) -> None:
+        """Let an item or an entry be written, or count it as lost. Neither waits nor raises."""
         if len(self._waiting) < MOST_WAITING:
             self._waiting.append(item)
         else:
@@ -143,7 +145,9 @@ class RecordingWriter(Generic[T]):
             entries: list[Entry] = []
             for _ in range(min(len(waiting), _BLOCK_ITEMS)):
                 item = waiting.popleft()
-                if self._begins_segment(item):
+                if isinstance(item, msgspec.Struct):
+                    entries.append(cast("Entry", item))
+                elif self._begins_segment(item):
                     self._append(entries)
                     entries = []
                     self._next_segment(item)

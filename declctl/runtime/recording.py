@@ -82,7 +82,13 @@ class _Snapshot(NamedTuple):
     streams: Sequence[tuple[_Stream, Sequence[Record]]]
 
 
-_Item = Entry | _Applied | _Snapshot
+class _Quoting(NamedTuple):
+    """An entry that may quote a Secret."""
+
+    entry: CallEnd | CallRequest
+
+
+_Item = _Applied | _Snapshot | _Quoting
 
 
 class FileRecorder:
@@ -96,7 +102,7 @@ class FileRecorder:
         self, path: Path, client: Client, plan: Plan, *, size: int, manifest: str, clock: Clock, log: Log
     ) -> None:
         self._client = client
-        self._clock = clock
+        self._monotonic = clock.monotonic
         self._began = clock.monotonic()
         self._loop = asyncio.get_running_loop()
         self._calls = itertools.count(1)
@@ -120,6 +126,7 @@ class FileRecorder:
             now=self._now,
             log=log,
         )
+        self._add = self._writer.add
 
     def follow(self, watch: WatchKey, informer: SharedIndexInformer, codec: Codec) -> None:
         """Record the changes of a cache from now on."""
@@ -130,25 +137,25 @@ class FileRecorder:
     def begins(self, handler: str, key: str, generation: int) -> int:
         """Record the begin of a call."""
         call = next(self._calls)
-        self._writer.add(CallBegin(self._now(), call, handler, key, generation))
+        self._add(CallBegin(self._monotonic() - self._began, call, handler, key, generation))
         return call
 
     def ended(self, call: int, end: EndedCall) -> None:
         """Record the end of a call."""
-        self._writer.add(
-            CallEnd(
-                self._now(),
-                call,
-                end.outcome,
-                end.error_type,
-                end.error,
-                end.requeue,
-                end.retry,
-                end.revision,
-                end.attempt,
-                end.seconds,
-            )
+        at = self._monotonic() - self._began
+        entry = CallEnd(
+            at,
+            call,
+            end.outcome,
+            end.error_type,
+            end.error,
+            end.requeue,
+            end.retry,
+            end.revision,
+            end.attempt,
+            end.seconds,
         )
+        self._add(_Quoting(entry) if end.error else entry)
 
     def around(self, sender: RequestSender) -> RequestSender:
         """A sender that records the requests of calls with their answers."""
@@ -169,19 +176,18 @@ class FileRecorder:
         """Record a request of a call with its answer. On the machinery loop."""
         # At once, as the caller may change them.
         body = b"" if request.body is None else msgspec.json.encode(request.body)
-        self._writer.add(
-            CallRequest(
-                self._now(),
-                call,
-                request.method,
-                request.path,
-                dict(request.params),
-                request.content_type,
-                body,
-                status,
-                msgspec.json.encode(answer),
-            )
+        entry = CallRequest(
+            self._now(),
+            call,
+            request.method,
+            request.path,
+            dict(request.params),
+            request.content_type,
+            body,
+            status,
+            msgspec.json.encode(answer),
         )
+        self._add(_Quoting(entry))
 
     def close(self) -> None:
         """Write what waits, and close the file."""
@@ -192,7 +198,7 @@ class FileRecorder:
         self._writer.close()
 
     def _now(self) -> float:
-        return self._clock.monotonic() - self._began
+        return self._monotonic() - self._began
 
     def _applied(self, stream: _Stream, batch: Batch) -> None:
         if not isinstance(batch, Bookmark | SyncAll):
@@ -217,12 +223,8 @@ class FileRecorder:
                 return self._packed_batch(item)
             case _Snapshot():
                 return self._packed_snapshot(item)
-            case CallEnd() if item.error:
-                return ([msgspec.structs.replace(item, error=secret_values.hide(item.error))],)
-            case CallRequest():
-                return ([_hidden_request(item)],)
-            case _:
-                return ([item],)
+            case _Quoting(entry):
+                return ([_hidden_request(entry) if isinstance(entry, CallRequest) else _hidden_end(entry)],)
 
     def _packed_snapshot(self, snapshot: _Snapshot) -> Iterator[Sequence[Entry]]:
         if self._files is not None:
@@ -365,6 +367,10 @@ def _hidden_secret(codec: Codec, frame: bytes) -> bytes:
     except (*UNREADABLE, *BROKEN_FRAME):
         return _HIDDEN_OBJECT
     return msgspec.json.encode(_without_values(obj))
+
+
+def _hidden_end(entry: CallEnd) -> CallEnd:
+    return msgspec.structs.replace(entry, error=secret_values.hide(entry.error))
 
 
 def _hidden_request(entry: CallRequest) -> CallRequest:
