@@ -1,9 +1,9 @@
-"""What `declctl run --record` costs: the CPU time of the process for each change, with and without it, in turns.
+"""What `declctl run --record` costs: the CPU time of a process for each change, with and without it, in turns.
 
     python benchmarks/recording.py [--rate 1000] [--seconds 8] [--rounds 3]
 
-A server in memory in a process of its own changes pods. The handler does nothing, so the share of the recording is
-as large as it can be.
+A server in memory in a process of its own changes pods. The handler does nothing, so the share of the recording
+is as large as it can be.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,7 +34,7 @@ _READY_SECONDS = 60.0
 
 
 @contextmanager
-def process(*arguments: str) -> Iterator[int]:
+def process(*arguments: str) -> Generator[int]:
     """A declctl process, by its id."""
     command = [sys.executable, "-m", "declctl", *arguments]
     started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -98,14 +98,10 @@ def main() -> None:
                 without.append(microseconds_of_change(kubeconfig, folder, given.seconds))
                 options = ("--record", str(recording))
                 recorded.append(microseconds_of_change(kubeconfig, folder, given.seconds, *options))
-                size = recording.stat().st_size
         before, after = statistics.median(without), statistics.median(recorded)
-        print(
-            f"without {before:.1f} µs, recorded {after:.1f} µs of CPU for each change: {after / before - 1:+.1%}"
-        )
-        print(
-            f"rounds: {[round(each, 1) for each in without]} and {[round(each, 1) for each in recorded]}; file {size:,}"
-        )
+        share = f"{after / before - 1:+.1%}"
+        print(f"without {before:.1f} µs, recorded {after:.1f} µs of CPU for each change: {share}")
+        print(f"rounds: {[round(each, 1) for each in without]} and {[round(each, 1) for each in recorded]}")
 
 
 if __name__ == "__main__":
