@@ -92,7 +92,7 @@ $(BENCHES): $(RUNS)
 bench: $(BENCHES) ## figures beside other clients, 20,000 pods, some minutes (benchmarks/)
 	cd benchmarks && ../$(BIN)/python -m harness quick
 
-bench-full: $(BENCHES) ## all figures of docs/performance.md, written into it; some hours
+bench-full: $(BENCHES) ## all figures of docs/performance.md and docs/reference/figures.md, written into them; some hours
 	cd benchmarks && ../$(BIN)/python -m harness full && ../$(BIN)/python -m harness.report
 
 e2e-real: $(TESTS) ## the end-to-end tests against a real API server alone

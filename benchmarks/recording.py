@@ -1,9 +1,9 @@
-"""What `declctl run --record` costs: the CPU time of a process for each change, with and without it, in turns.
+"""What `declctl run --record` costs: the CPU time of each change, with and without it, in turns.
 
     python benchmarks/recording.py [--rate 1000] [--seconds 8] [--rounds 3]
 
-A server in memory in a process of its own changes pods. The handler does nothing, so the share of the recording
-is as large as it can be.
+A server in memory in a process of its own changes pods. The handler does nothing, so the share of
+the recording is as large as it can be.
 """
 
 import argparse

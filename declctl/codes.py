@@ -11,10 +11,11 @@ A code never gets another meaning. The families:
     DCL06x  features that are documented and that this version does not support
     DCL07x  the same, continued
     DCL08x  installed plugins
-    DCL09x  handler files: effects of an import that no reload undoes, and writes
+    DCL09x  handler files: effects of an import that no reload undoes, and bodies of hooks
     DCL10x  values written as text, continued
     DCL11x  what code adds to the host
     DCL12x  classes of typed objects
+    DCL13x  documents of kind ControllerTest
 
 `docs/reference/errors.md` explains each code with an example; a test checks that no code is missing. The
 package contains that page, and `declctl explain DCL012` prints one section of it. `manifest` reports the
@@ -183,6 +184,9 @@ WRONG_FORM: Final = _code(
 UNDECLARED_WRITE: Final = _code(
     "DCL098", "The code writes, or uses ctx.client, and nothing declares what (a warning)."
 )
+NO_PREVIOUS: Final = _code(
+    "DCL099", "A reconciler reads request.previous, and its handler has no keepPrevious (a warning)."
+)
 
 BAD_CRON: Final = _code("DCL101", "A cron line can't be read, or never fires.")
 BAD_TIME_ZONE: Final = _code("DCL102", "There is no time zone of this name.")
@@ -205,6 +209,12 @@ OTHER_DEFINITION: Final = _code(
 INCOMPATIBLE_DEFINITION: Final = _code(
     "DCL124", "Objects that are stored may not fit the CustomResourceDefinition of a class (a warning)."
 )
+REFUSED_RULE: Final = _code("DCL125", "No API server takes a rule of a CustomResourceDefinition in a file.")
+
+UNREADABLE_TEST_FILE: Final = _code(
+    "DCL130", "A file that a ControllerTest names can't be read, or has no object."
+)
+TEST_WITHOUT_CONTROLLER: Final = _code("DCL131", "A ControllerTest has no Controller to test.")
 
 
 CODE_PATTERN: Final = re.compile(r"DCL-?\d{1,6}", re.IGNORECASE | re.ASCII)

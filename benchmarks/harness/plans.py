@@ -67,7 +67,7 @@ def quick(objects: int = 20_000, runs: int = 1) -> Plan:
 
 
 def full(objects: int = 100_000, runs: int = 3) -> Plan:
-    """A plan of some hours with all figures of docs/performance.md."""
+    """A plan of some hours with all figures of docs/reference/figures.md."""
     cache, listen = ("sync", "settle", "read", "relist"), ("sync", "added", "flood", "latency")
     scenarios = (
         Scenario("cache", _CACHE, objects, cache, _ALL, runs=runs),

@@ -1,4 +1,4 @@
-"""`python -m harness.report`: write the results into docs/performance.md, and the plot beside it."""
+"""`python -m harness.report`: write the results into the pages of docs/ that show them, and the plot."""
 
 import re
 import sys
@@ -8,10 +8,11 @@ from harness.building import BENCHMARKS, BUILD
 from harness.catalogue import CANDIDATES, OURS
 from harness.plot import Panel, plot
 from harness.results import Results
-from harness.tables import tables
+from harness.tables import summary, tables
 from harness.text import markdown
 
 PAGE = BENCHMARKS.parent / "docs" / "performance.md"
+FIGURES = PAGE.parent / "reference" / "figures.md"
 PLOT = PAGE.with_suffix(".svg")
 _GENERATED = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
@@ -23,35 +24,39 @@ def main() -> int:
         sys.stderr.write("There are no results yet: run `make bench-full`.\n")
         return 2
     results = Results.read(file)
-    PAGE.write_text(page(PAGE.read_text("utf-8"), results), "utf-8")
+    for file, generated in ((PAGE, deciding(results)), (FIGURES, section(results))):
+        file.write_text(page(file.read_text("utf-8"), generated), "utf-8")
     PLOT.write_text(picture(results), "utf-8")
     return 0
 
 
-def page(text: str, results: Results) -> str:
+def page(text: str, generated: str) -> str:
     """The page with a new generated part. Raises ValueError if the page has no place for it."""
     if not _GENERATED.search(text):
         raise ValueError("the page has no <!-- results --> and <!-- end of results -->")
-    return _GENERATED.sub(lambda found: f"{found[1]}\n{section(results)}\n\n{found[2]}", text)
+    return _GENERATED.sub(lambda found: f"{found[1]}\n{generated}\n\n{found[2]}", text)
+
+
+def deciding(results: Results) -> str:
+    """The generated part of docs/performance.md: the machine, the plot and the table of those who choose."""
+    return "\n\n".join(
+        [_head(results), f"![CPU and memory of each peer]({PLOT.name})", markdown(summary(results))]
+    )
 
 
 def section(results: Results) -> str:
-    """The generated part: the machine, the plot and every table."""
+    """The generated part of docs/reference/figures.md: the machine and every table."""
+    parts = [_head(results), markdown(judged(results)), *map(markdown, tables(results)), versions(results)]
+    return "\n\n".join(parts)
+
+
+def _head(results: Results) -> str:
     machine = results.machine
-    head = (
+    return (
         f"Measured on {results.date}: {machine['processor']}, {machine['cores']} cores, "
         f"{machine['memory']}, {machine['kernel']}, Python {machine['python']}. "
         "The number in brackets after a figure is its ratio to the figure of declctl."
     )
-    picture_line = f"![CPU and memory of each peer]({PLOT.name})"
-    parts = [
-        head,
-        picture_line,
-        markdown(judged(results)),
-        *map(markdown, tables(results)),
-        versions(results),
-    ]
-    return "\n\n".join(parts)
 
 
 def versions(results: Results) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.catalogue import BASE, CANDIDATES, KINDS, OURS, RUN
+from harness.catalogue import BASE, BEFORE, CANDIDATES, ISOLATED, KINDS, OURS, RUN
 from harness.results import Results
 from harness.text import Table
 
@@ -28,6 +28,30 @@ def tables(results: Results) -> list[Table]:
     made += [_reconciling(results)]
     made += [_kinds(results), _sizes(results), _reload(results), _command_line(results), _left_out(results)]
     return [table for table in made if table.rows]
+
+
+def summary(results: Results) -> Table:
+    """A row for each client, with the figures by which a reader chooses one."""
+    figures = (
+        ("cache", BASE, Column("CPU s to sync", "sync_cpu", compared=True)),
+        ("cache", BASE, Column("resident MB", "sync_resident", compared=True)),
+        ("sync", BASE, Column("CPU µs a change", "flood_cpu", 1e6, compared=True)),
+        ("sync", BASE, Column("p99 ms of a change", "latency_p99")),
+        ("reconcile", RUN, Column("CPU µs a reconcile", "flood_cpu", 1e6, compared=True)),
+    )
+    rows = [
+        [
+            c.title,
+            *(_cells(results, scenario, c.key, (column,), base)[0] for scenario, base, column in figures),
+        ]
+        for c in CANDIDATES
+        if c.key not in (BEFORE, ISOLATED)
+    ]
+    title = (
+        f"{results.size('cache'):,} pods in a cache, {results.size('reconcile'):,} objects of a reconciler"
+    )
+    measured = [row for row in rows if set(row[1:]) != {NONE}]
+    return Table(title, ["", *(column.head for _, _, column in figures)], measured)
 
 
 def _cache(results: Results) -> Table:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import yaml
 
+from declctl.cli.options import checked
 from declctl.errors import ManifestErrors, UsageError
 from declctl.kit.files import CONFIG_BYTES, read_file_in_time
 from declctl.kit.files import shown as shown_path
@@ -113,10 +114,7 @@ class _Token(NamedTuple):
 
 def parse_admin(text: str) -> Address:
     """The address in `--admin`; raises UsageError."""
-    try:
-        return parse_address(text)
-    except BadValue as error:
-        raise UsageError(f"--admin: {error}; {error.suggestion}.") from error
+    return checked(parse_address, text, "--admin")
 
 
 def admin_address(given: str | None, *, manifest: LocalManifest | None = None) -> AdminAddress:

@@ -29,7 +29,6 @@ _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
 # Documented commands that this version does not have, each with an alternative.
 _INSTEAD: Mapping[str, str] = MappingProxyType(
     {
-        "test": "`declctl run --sandbox --once --objects FILE` runs a manifest without a cluster",
         "fmt": "any YAML formatter will do",
         "lint": "`declctl validate` reports what is wrong, and warns of traps",
         "migrate": "there is only one version of the manifest",
@@ -437,6 +436,73 @@ def validate(
         notes = in_cluster.notes
     print_faults(faults, checked, form=output, notes=notes)
     return int(any(fault.severity == "error" for fault in faults))
+
+
+@app.command("test", epilog="Example: declctl test examples")
+def play_tests(  # noqa: PLR0913 - one parameter for each option
+    places: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[PATH...]", help="Documents, or folders with them; by default the current folder."
+        ),
+    ] = None,
+    *,
+    chosen: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-k", metavar="TEXT", help='Only tests with this in their names, or "not TEXT"; may be repeated.'
+        ),
+    ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "--jobs", "-j", metavar="N", min=0, help="Processes that play tests; 0 for one for each CPU."
+        ),
+    ] = 1,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="Also write a report as JUnit has it.")
+    ] = None,
+    output: _OutputOption = Output.TEXT,
+    cluster: Annotated[
+        bool,
+        typer.Option(
+            "--cluster", help="On the cluster of the kubeconfig: each test in a namespace of its own."
+        ),
+    ] = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--timeout",
+            metavar="DURATION",
+            help="With --cluster: how long each step is waited for. [default: 30s]",
+        ),
+    ] = None,
+    kubeconfig: _KubeconfigOption = None,
+    context: _ContextOption = None,
+) -> int:
+    """Play the ControllerTest documents at and below some places, over an API server in memory.
+
+    It exits 1 if a test failed, and 2 if a document is wrong or none was found.
+    """
+    if not cluster:
+        _refuse_unused_cluster(kubeconfig, context, asked_by="--cluster")
+        if timeout is not None:
+            raise UsageError("--timeout is for tests on a cluster: add --cluster.")
+    from declctl.cli.test import PlayOptions, run_tests
+
+    return run_tests(
+        places or [Path()],
+        PlayOptions(
+            chosen=chosen or (),
+            jobs=jobs,
+            junit=junit,
+            as_json=output is Output.JSON,
+            on_cluster=cluster,
+            timeout=timeout,
+            kubeconfig=kubeconfig,
+            context=context,
+        ),
+    )
 
 
 @app.command(epilog="Example: declctl doctor examples/01-hello --context staging")

@@ -45,10 +45,11 @@ def explanations(incomplete: str) -> Completions:
         found = [(letters(code), text) for code, text in sorted(CODES.items())]
         if matching := [(code, text) for code, text in found if code.startswith(incomplete)]:
             return matching if incomplete[1:] else [*matching, *_reasons(incomplete)]
-    if incomplete[:1].isupper():
-        return _reasons(incomplete)
-    from declctl.manifest import explain
+    from declctl.manifest.schema import KINDS, explain
 
+    if incomplete[:1].isupper() and incomplete.partition(".")[0] not in KINDS:
+        tests = [("ControllerTest.", "A document that declctl test plays.")]
+        return _reasons(incomplete) + (tests if "ControllerTest".startswith(incomplete) else [])
     parent, dot, _ = incomplete.rpartition(".")
     fields = explain(parent).fields if dot else (("spec", "mapping", "What the controller does."),)
     known = [(f"{parent}{dot}{name}", kind, text) for name, kind, text in fields]

@@ -12,6 +12,7 @@ from declctl.codes import CODE_PATTERN, explain_code
 from declctl.errors import UsageError
 from declctl.manifest import Explanation, explain, schema, schema_with_plugins
 from declctl.manifest.diagnostics import did_you_mean
+from declctl.manifest.schema import KINDS
 from declctl.runtime.reasons import CONDITIONS, ConditionReason, reason_names, reasons_named
 
 if TYPE_CHECKING:
@@ -43,12 +44,13 @@ def show_explanation(path: str) -> None:
     if CODE_PATTERN.fullmatch(path):
         block(explain_code(path))
         return
-    # Fields of a manifest begin with a small letter, and no field is called as a reason is.
+    is_field = path.partition(".")[0] in KINDS  # such as ControllerTest.spec
+    # Other fields begin with a small letter, and no field is called as a reason is.
     if reasons := reasons_named(path):
         _show_reasons(path, reasons)
         return
-    if path[:1].isupper():
-        similar = did_you_mean(path, reason_names())
+    if path[:1].isupper() and not is_field:
+        similar = did_you_mean(path, (*reason_names(), *KINDS))
         known = f"conditions are {', '.join(CONDITIONS)}; `declctl explain Reloaded` lists the reasons of one"
         raise UsageError(f"There is no condition or reason {path}; {similar or f'{known}.'}")
     found = explain(path)

@@ -18,6 +18,7 @@ import yaml
 from packaging.version import Version
 
 from declctl import __version__
+from declctl.cli.options import checked
 from declctl.cli.terminal import block, line
 from declctl.errors import UsageError
 from declctl.hooks.plugins import HOOKSPEC_VERSION
@@ -39,6 +40,7 @@ _OPERATOR = {  # the files of an operator, with their templates
     "manifest.yaml": "manifest.yaml",
     "sandbox/sample.yaml": "sample.yaml",
     "tests/test_operator.py": "test_operator.py",
+    "tests/operator.yaml": "operator_test.yaml",
     "README.md": "README.md",
     "pyproject.toml": "pyproject.toml",
     ".gitignore": "gitignore",
@@ -198,12 +200,9 @@ def new_operator(name: str, folder: str | None, *, group: str, kind: str | None,
         raise UsageError(
             f"--group {group}: A group is a domain, such as acme.dev; the server refuses others."
         )
-    try:
-        chosen = check_kind("".join(map(str.capitalize, label.split("-"))) if kind is None else kind)
-        api_version = check_api_version(f"{group}/v1")
-    except BadValue as error:
-        advice = f": {error.suggestion}" if error.suggestion else ""
-        raise UsageError(f"{error}{advice}") from error
+    made = "".join(map(str.capitalize, label.split("-")))
+    chosen = checked(check_kind, made if kind is None else kind, "--kind")
+    api_version = checked(check_api_version, f"{group}/v1", "--group")
     if chosen in _USED_NAMES:
         raise UsageError(f"--kind {chosen}: the files have a class of this name already: choose another one.")
     where = Path(folder or label)
@@ -223,6 +222,7 @@ def new_operator(name: str, folder: str | None, *, group: str, kind: str | None,
     shown = shlex.quote(str(where))
     line("Try next:")
     line(f"  declctl run {shown} --sandbox    # then edit {where / 'handlers.py'}, and save")
+    line(f"  declctl test {shown}")
     line(f"  python -m pytest {shown}")
     line(
         f"  kubectl apply -f {shown}/crd.yaml && declctl run {shown}    # with the cluster of your kubeconfig"
@@ -285,13 +285,9 @@ def _resource(text: str) -> ResourceChoice:
     """The kind that PLURAL, PLURAL.GROUP or APIVERSION/KIND names. Raises UsageError if there is none."""
     api_version, slash, kind = text.rpartition("/")
     if slash:
-        try:
-            choice = ResourceChoice(
-                kind.lower(), check_api_version(api_version), check_kind(kind), built_in=False
-            )
-        except BadValue as error:
-            advice = f": {error.suggestion}" if error.suggestion else ""
-            raise UsageError(f"--resource {text}: {error}{advice}") from error
+        option = f"--resource {text}"
+        checked(check_api_version, api_version, option)
+        choice = ResourceChoice(kind.lower(), api_version, checked(check_kind, kind, option), built_in=False)
         known = [one for one in BUILT_IN if (one.api_version, one.kind) == (api_version, kind)]
         return choice._replace(name=known[0].plural, built_in=True) if known else choice
     found = Registry(one for one in BUILT_IN if not one.is_review).find(text)

@@ -226,6 +226,8 @@ def print_queue(document: Document, *, now: datetime) -> None:
         kind = "TYPE" if has_types else "PRIORITY"
         headers = ("KEY", "STATE", kind, "SINCE", "ATTEMPTS", "DUE", "GENERATION", "LAST ERROR")
         print_table(headers, rows)
+    for loop in document.get("writeLoops", ()):
+        line(f"write loop: {loop}")
     counts = [f"{document[name]:,} {word}" for name, word in _QUEUE_COUNTS if document.get(name)]
     left_out = f"; {document['leftOut']:,} are not shown" if document["leftOut"] else ""
     said = f"{', '.join(counts)}{left_out}" if counts else "nothing waits"

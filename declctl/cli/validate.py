@@ -7,7 +7,9 @@ manifest matches are listed.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
@@ -15,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from declctl.cli.kind_fields import KindFields
-from declctl.cli.manifest_argument import manifest_folders
+from declctl.cli.manifest_argument import is_config_map, manifest_folders
 from declctl.cli.report import count, show_faults
 from declctl.cli.terminal import block, line, print_json
 from declctl.cli.undeclared import code_of, with_undeclared_writes
@@ -27,8 +29,10 @@ from declctl.codes import (
     UNKNOWN_NAMESPACE,
     UNKNOWN_OBJECT_FIELD,
 )
-from declctl.errors import ApiError, Forbidden, GroupUnavailable, InvalidRequest, NotFound
+from declctl.errors import ApiError, Forbidden, GroupUnavailable, InvalidRequest, ManifestErrors, NotFound
 from declctl.manifest import Diagnostic, LoadedManifest, Plan, plan, render_github, render_json
+from declctl.manifest.controller_test import names_test
+from declctl.manifest.definition_files import yaml_files
 from declctl.manifest.diagnostics import closest, in_order, listed
 from declctl.manifest.model import HandlerSpec, SecondaryWatchSpec
 from declctl.manifest.rights import NAMESPACES, READ, HandlerCode, Right, Scope, rights_of
@@ -60,15 +64,33 @@ def check_all(
     """What reading each manifest and its sources, and importing its handlers in a child, has found.
 
     ConfigMaps are read from the cluster of the options. The CustomResourceDefinitions beside a manifest, and
-    those of the files `definitions`, are compared with its classes. Raises UsageError for what can't be read.
+    those of the files `definitions`, are compared with its classes. Documents of kind ControllerTest beside
+    it, and in a folder `tests`, are checked. Raises UsageError for what can't be read.
     """
     found: list[CheckResult] = []
     with manifest_folders(manifests, kubeconfig, context) as folders:
         for manifest, at in zip(manifests, folders, strict=True):
             one = with_undeclared_writes(check(manifest, at=at, checks_configs=True, children=children))
-            differences = differing_files(one.inputs, one.hooks, definitions)
-            found.append(replace(one, diagnostics=in_order([*one.diagnostics, *differences])))
+            more = differing_files(one.inputs, one.hooks, definitions)
+            if one.inputs is not None and manifest != "-" and not is_config_map(manifest):
+                more = [*more, *_faults_of_documents(Path(manifest))]
+            found.append(replace(one, diagnostics=in_order([*one.diagnostics, *more])))
     return found
+
+
+def _faults_of_documents(manifest: Path) -> Sequence[Diagnostic]:
+    """The faults of ControllerTest documents beside a manifest, and in the folder `tests` there."""
+    folder = manifest if manifest.is_dir() else manifest.parent
+    files = [*yaml_files(folder), *yaml_files(folder / "tests")]
+    if not (documents := [each for each in files if names_test(each)]):
+        return ()
+    from declctl.testing.documents import load_documents  # late: it imports the sandbox
+
+    try:
+        load_documents(documents, dict(os.environ))
+    except ManifestErrors as error:
+        return [each for each in error.diagnostics if isinstance(each, Diagnostic)]
+    return ()
 
 
 def check_in_cluster(

@@ -11,6 +11,7 @@ from declctl.errors import UsageError
 
 _SECONDS = 30.0  # the process asks the API server
 _NEWEST = 10  # writes that are listed as text
+_WITHOUT_MANAGERS = "it has no metadata.managedFields, as an object that a sandbox has loaded from a file"
 _NEWEST_WRITE = "newest write of this manager"  # if it can't be told which one gave the field its value
 
 
@@ -61,10 +62,14 @@ def _print(found: dict[str, Any], field: str | None, *, now: datetime) -> None:
         line()
         print_table(("FIELD", "MANAGER", "HANDLER", "GENERATION", "BECAUSE OF"), rows)
     elif found["exists"] and found.get("hasField", True):
-        line(f"no manager owns {field}" if field else "no manager owns a field", err=True)
+        none = f"no manager owns {field}" if field else "no manager owns a field"
+        line(none if found.get("hasManagers", True) else f"{none}: {_WITHOUT_MANAGERS}", err=True)
     if not found.get("hasField", True):
         near = f"; did you mean {found['suggestion']}?" if found["suggestion"] else ""
         line(f"{found['kind']} {found['key']} has no field {field}{near}", err=True)
+    for loop in found.get("writeLoops", ()):
+        line()
+        line(f"write loop: {loop}")
     writes = found["writes"][-_NEWEST:]
     if writes and not field:
         line()

@@ -11,7 +11,7 @@ A source does not show the effects of its imports: a helper in another module, o
 start a thread or register a metric. `ImportAudit` notices these effects when they happen, in the child
 process of a pre-flight.
 
-The rules for writes in hooks are in `write_calls`.
+The rules for writes in hooks, and for `request.previous`, are in `write_calls`.
 """
 
 import ast
@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, Final, Literal
 
 import msgspec
@@ -40,7 +40,7 @@ from declctl.hooks.bundle import Bundle
 from declctl.hooks.calls import NAMESPACE
 from declctl.hooks.parser import LARGE_BYTES
 from declctl.hooks.syntax import parsed
-from declctl.hooks.write_calls import write_rules
+from declctl.hooks.write_calls import previous_rules, write_rules
 
 _OWN_REGISTRY = (
     "add it in declctl_metrics(registry), with registry=registry, or make it with registry=None and register "
@@ -238,10 +238,13 @@ class Finding(msgspec.Struct, frozen=True):
         return same and self.line <= other.line <= max(self.line, self.last)
 
 
-def lint(bundle: Bundle, entry_points: Iterable[str] = ()) -> list[Finding]:
+def lint(
+    bundle: Bundle, entry_points: Iterable[str] = (), reconcilers: Mapping[str, bool] = MappingProxyType({})
+) -> list[Finding]:
     """The effects of importing modules of a bundle that no reload undoes, and faulty writes of its hooks.
 
-    `entry_points` name the hooks, as `module:attribute` or `module`. A line that ends in `# noqa: DCL093`,
+    `entry_points` name the hooks, as `module:attribute` or `module`. `reconcilers` has those of reconcilers,
+    and whether `request.previous` is kept for a handler of each. A line that ends in `# noqa: DCL093`,
     with the code of the rule, is left out. Invalid sources, and sources that are too large to be parsed here
     (64 KiB), have no findings.
     """
@@ -250,6 +253,10 @@ def lint(bundle: Bundle, entry_points: Iterable[str] = ()) -> list[Finding]:
     for entry_point in entry_points:
         module, _, attribute = entry_point.partition(":")
         hooks.setdefault(bundle.path_of(module), []).append(attribute)
+    previous: dict[str | None, dict[str, bool]] = {}  # as `reconcilers`, by the file of their module
+    for entry_point, is_kept in reconcilers.items():
+        module, _, attribute = entry_point.partition(":")
+        previous.setdefault(bundle.path_of(module), {})[attribute] = is_kept
     for path, source in bundle.files.items():
         if len(source) > LARGE_BYTES:
             continue
@@ -259,6 +266,7 @@ def lint(bundle: Bundle, entry_points: Iterable[str] = ()) -> list[Finding]:
         for node, code, what, advice in (
             *_ModuleRules(own).of(tree),
             *write_rules(tree, hooks.get(path, ())),
+            *previous_rules(tree, previous.get(path, {})),
         ):
             text = lines[node.lineno - 1] if node.lineno <= len(lines) else ""
             if not _is_meant(text, code):

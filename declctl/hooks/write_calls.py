@@ -1,20 +1,23 @@
-"""Lint rules for `ctx.apply` and its like in hooks: one that is never awaited, and one in the wrong form.
+"""Lint rules for the bodies of hooks: `ctx.apply` and its like, and `request.previous`.
 
 An `async def` hook awaits `ctx.apply(…)`; a `def` hook calls `ctx.sync.apply(…)`. The rules report only what
 is wrong whenever the line runs. They begin at the hooks of a module, where `ctx` is known by its name, and
 follow it into the functions and methods of the same module to which a hook passes it. A function with a
 decorator other than `hookimpl` is left out, and so is one that binds `ctx` again: it may be something else
 there.
+
+`request.previous` is None in each call of a reconciler without `keepPrevious`.
 """
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
-from declctl.codes import NOT_AWAITED, WRONG_FORM
+from declctl.codes import NO_PREVIOUS, NOT_AWAITED, WRONG_FORM
 
 _CONTEXT: Final = "ctx"
+_REQUEST: Final = "request"
 _AWAITED: Final = frozenset({"apply", "apply_set", "delete", "get", "patch_status"})
 _MARK: Final = "hookimpl"
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -35,10 +38,10 @@ class _Place(Enum):
 
 
 class _Holder(NamedTuple):
-    """A function that has `ctx` in a parameter."""
+    """A function that has `ctx`, or another argument of hooks, in a parameter."""
 
     function: _Function
-    parameter: str  # the name that `ctx` has in it
+    parameter: str  # the name that the argument has in it
     place: _Place
     owner: ast.ClassDef | None  # the class of a method
     is_hook: bool
@@ -53,7 +56,7 @@ def write_rules(tree: ast.Module, attributes: Iterable[str]) -> Iterator[WriteRu
     if not names:
         return
     module = _Module(tree)
-    waiting = list(module.hooks(names))
+    waiting = list(module.hooks(names, _CONTEXT))
     places: dict[tuple[int, str], set[_Place]] = {}  # of each function that has `ctx`, by its parameter
     holders: list[_Holder] = []
     while waiting:
@@ -72,6 +75,25 @@ def write_rules(tree: ast.Module, attributes: Iterable[str]) -> Iterator[WriteRu
                 yield node, code, what, advice
 
 
+def previous_rules(tree: ast.Module, reconcilers: Mapping[str, bool]) -> Iterator[WriteRule]:
+    """The reads of `request.previous` in one module where it is always None.
+
+    `reconcilers` has the attributes of its entry points that are reconcilers (empty for the module itself),
+    and whether a handler of each has `keepPrevious`.
+    """
+    names = {name for name, keeps in reconcilers.items() if not keeps}
+    for holder in _Module(tree).hooks(names, _REQUEST) if names else ():
+        # A marked function may belong to any entry point of the module.
+        if holder.owner is None and _is_marked(holder.function) and any(reconcilers.values()):
+            continue
+        for node, _ in _Body(holder, in_one_place=False).nodes():
+            if not (isinstance(node, ast.Attribute) and node.attr == "previous"):
+                continue
+            if isinstance(node.value, ast.Name) and node.value.id == _REQUEST:
+                what = "request.previous is always None: no handler with this code has keepPrevious"
+                yield node, NO_PREVIOUS, what, "write keepPrevious: true for the handler in the manifest"
+
+
 class _Module:
     """The functions and classes of a module, by name."""
 
@@ -81,16 +103,16 @@ class _Module:
             if isinstance(node, ast.ClassDef):
                 self._classes[node.name] = node
 
-    def hooks(self, names: set[str]) -> Iterator[_Holder]:
-        """The functions that declctl calls with `ctx`: those of entry points, and those with the mark."""
+    def hooks(self, names: set[str], argument: str) -> Iterator[_Holder]:
+        """The functions that declctl calls with an argument: of entry points, and those with the mark."""
         for name, function in self._functions.items():
             if _is_marked(function) or (name in names and not function.decorator_list):
-                yield from _hook(function, None)
+                yield from _hook(function, None, argument)
         for name, owner in self._classes.items():
             if name in names:
                 for method in _functions_of(owner.body).values():
                     if _is_marked(method):
-                        yield from _hook(method, owner)
+                        yield from _hook(method, owner, argument)
 
     def receivers(self, holder: _Holder) -> Iterator[_Holder]:
         """The functions of the module to which a function passes its `ctx`."""
@@ -127,7 +149,7 @@ class _Module:
 
 
 class _Body:
-    """The nodes of a function in which its parameter is `ctx`, each with the place where it runs."""
+    """The nodes of a function in which its parameter is the argument, each with the place where it runs."""
 
     def __init__(self, holder: _Holder, *, in_one_place: bool) -> None:
         self._holder = holder
@@ -139,7 +161,7 @@ class _Body:
         return self._holder.is_hook or id(node) in self._unconditional
 
     def nodes(self) -> Iterator[tuple[ast.AST, _Place]]:
-        """All nodes of the body, with those of nested functions that have the same `ctx`."""
+        """All nodes of the body, with those of nested functions that have the same argument."""
         # Without recursion: an expression may be deeper than the stack of Python.
         body = reversed(self._holder.function.body)
         waiting: list[tuple[ast.AST, _Place, bool]] = [(each, self._holder.place, True) for each in body]
@@ -235,10 +257,10 @@ def _dropped_value(node: ast.AST, loaded: frozenset[str]) -> ast.expr | None:
             return None
 
 
-def _hook(function: _Function, owner: ast.ClassDef | None) -> Iterator[_Holder]:
-    if _CONTEXT in _parameters(function) and not _binds(function, _CONTEXT):
+def _hook(function: _Function, owner: ast.ClassDef | None, argument: str) -> Iterator[_Holder]:
+    if argument in _parameters(function) and not _binds(function, argument):
         place = _Place.LOOP if isinstance(function, ast.AsyncFunctionDef) else _Place.THREAD
-        yield _Holder(function, _CONTEXT, place, owner, is_hook=True)
+        yield _Holder(function, argument, place, owner, is_hook=True)
 
 
 def _functions_of(body: Iterable[ast.stmt]) -> dict[str, _Function]:

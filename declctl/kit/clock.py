@@ -82,6 +82,7 @@ class _Sleeper:
 
     due: float  # monotonic seconds
     stops: bool  # whether an advance stops at `due`
+    number: int  # of the sleeps of the clock
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     moved: asyncio.Event = field(default_factory=asyncio.Event)  # set when the clock was moved
 
@@ -91,13 +92,15 @@ class AdvancingClock(SystemClock):
 
     It is the one clock of an API server in memory and of the controllers under test. These run while the
     test waits, so their clock has to run, too. `ManualClock` stands still, for code that the test calls.
+    With `stands` only advances move the time: nothing comes by itself that has to wait for it.
 
     An advance goes from one due time to the next one, in their order. At each it stops until all that has
     become due has run: every `attach`ed part is asked to rest, and is asked again until nothing has changed.
     So each sleep ends at its time, and not at the end of the whole advance.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, stands: bool = False) -> None:
+        self._stopped_at = (time.monotonic(), datetime.now(UTC)) if stands else None
         self._ahead = 0.0  # seconds
         self._lock = threading.Lock()  # guards `_sleepers`
         self._sleepers: set[_Sleeper] = set()
@@ -106,11 +109,12 @@ class AdvancingClock(SystemClock):
 
     def monotonic(self) -> float:
         """Seconds since an arbitrary start."""
-        return time.monotonic() + self._ahead
+        return (time.monotonic() if self._stopped_at is None else self._stopped_at[0]) + self._ahead
 
     def now(self) -> datetime:
         """The time in UTC."""
-        return datetime.now(UTC) + timedelta(seconds=self._ahead)
+        begin = datetime.now(UTC) if self._stopped_at is None else self._stopped_at[1]
+        return begin + timedelta(seconds=self._ahead)
 
     async def sleep(self, seconds: float) -> None:
         """Sleep on the running event loop, until the time has passed or was advanced beyond it."""
@@ -128,6 +132,11 @@ class AdvancingClock(SystemClock):
         """Undo `attach`; no effect for a part that is not attached."""
         if rest in self._parts:
             self._parts.remove(rest)
+
+    def newest_sleep(self) -> int:
+        """The number of the last sleep, without pauses, that has not ended; 0 if there is none."""
+        with self._lock:
+            return max((each.number for each in self._sleepers if each.stops), default=0)
 
     def advance(self, seconds: float, *, timeout: float = 30.0) -> None:
         """Move the time ahead, and let all that becomes due run at its time. Blocks the calling thread.
@@ -149,14 +158,24 @@ class AdvancingClock(SystemClock):
         finally:
             self._wake(float("inf"))  # timers of the loops go by the time of this machine: they begin anew
 
+    def step(self, seconds: float, *, timeout: float = 30.0) -> float:
+        """As `advance`, but no further than to the next due time; returns how far it went."""
+        begin = self.monotonic()
+        try:
+            self._move(min(begin + seconds, self._at_rest(timeout)))
+            self._at_rest(timeout)
+            return self.monotonic() - begin
+        finally:
+            self._wake(float("inf"))
+
     async def _sleep(self, seconds: float, *, stops: bool) -> None:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        sleeper = _Sleeper(self.monotonic() + seconds, stops)
         with self._lock:
-            self._sleepers.add(sleeper)
             self._begun += stops
+            sleeper = _Sleeper(self.monotonic() + seconds, stops, self._begun)
+            self._sleepers.add(sleeper)
         try:
             while (left := sleeper.due - self.monotonic()) > 0:
                 sleeper.moved.clear()

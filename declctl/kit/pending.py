@@ -16,7 +16,8 @@ class ItemState(StrEnum):
     LEFT = "Left"  # it has left the queue; never listed
     WAITING = "Waiting"  # for a free worker
     BEHIND = "Behind"  # for an earlier value of the same key
-    AWAITS_CACHE = "AwaitsCache"  # its turn has come: for caches that lack writes of its handler, or it loops
+    AWAITS_CACHE = "AwaitsCache"  # its turn has come: for caches that lack writes of its handler
+    WRITE_LOOP = "WriteLoop"  # its turn has come: for its delay, as its writes lead to its next call
     BACKING_OFF = "BackingOff"  # for its retry
     REQUEUED = "Requeued"  # for the time that its last call has asked for
     RESTING = "Resting"  # for newer values of its key: the debounce

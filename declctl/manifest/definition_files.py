@@ -43,7 +43,7 @@ def definitions_beside(folder: Path) -> list[KubeObject]:
     found: list[KubeObject] = []
     for path in yaml_files(folder):
         with suppress(UsageError):
-            found += definitions_in(path)
+            found += [each.document for each in read_definitions(path, may_be_other=True)]
     return found
 
 
@@ -55,10 +55,11 @@ def definitions_in(path: Path) -> list[KubeObject]:
     return found
 
 
-def read_definitions(path: Path) -> list[DefinitionInFile]:
+def read_definitions(path: Path, *, may_be_other: bool = False) -> list[DefinitionInFile]:
     """The definitions of a file, which may be items of a List.
 
-    Raises UsageError for a file that can't be read, is too large, or is no YAML.
+    A file that `may_be_other` is not parsed if it does not contain the word CustomResourceDefinition. Raises
+    UsageError for a file that can't be read, is too large, or is no YAML.
     """
     try:
         with path.open("rb") as file:
@@ -69,6 +70,8 @@ def read_definitions(path: Path) -> list[DefinitionInFile]:
         raise UsageError(
             f"{path} is larger than {MANIFEST_BYTES:,} bytes: name a file with definitions only."
         )
+    if may_be_other and _KIND.encode() not in data:
+        return []
     text = data.decode("utf-8", "replace")
     try:
         parts = [part for document, tree in _documents(data) for part in _parts(document, tree)]

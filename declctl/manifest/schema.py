@@ -16,25 +16,16 @@ import msgspec
 
 from declctl.codes import CODES
 from declctl.errors import UsageError
+from declctl.manifest.controller_test import CONTROLLER_TEST
 from declctl.manifest.diagnostics import did_you_mean, listed
-from declctl.manifest.fields import (
-    Schema,
-    choice,
-    document_schema,
-    item_of,
-    listing,
-    mapping,
-    notes_of,
-    record,
-    reference,
-    text,
-    whole,
-)
-from declctl.manifest.model import ALL_EVENTS, CONTROLLER
+from declctl.manifest.fields import Schema, item_of, notes_of
+from declctl.manifest.model import CONTROLLER
 from declctl.manifest.values import Json, mapping_at, value_at
 
 _ID = "https://declctl.dev/schema/declctl.v1alpha1.schema.json"
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
+KINDS: Mapping[str, Schema] = {"Controller": CONTROLLER, "ControllerTest": CONTROLLER_TEST}
+"""The kinds of documents, with their schemas."""
 _TYPES = {"object": "mapping", "array": "list", "string": "text", "integer": "whole number"}
 
 
@@ -64,7 +55,7 @@ def schema(kind: str | None = None) -> Schema:
 
     Raises UsageError for an unknown kind.
     """
-    kinds: dict[str, Json] = {"Controller": CONTROLLER, "ControllerTest": _controller_test()}
+    kinds: dict[str, Json] = dict(KINDS)
     head: Schema = {"$schema": _DIALECT, "$id": _ID, "title": "declctl manifest"}
     if kind is not None:
         if kind not in kinds:
@@ -135,7 +126,7 @@ def explain(path: str) -> Explanation:
 def _steps(path: str) -> tuple[str, list[str]]:
     """The kind, and the names of the fields in a path; indexes such as `[0]` and `[]` are ignored."""
     names = [re.sub(r"\[[^\]]*\]$", "", step) for step in path.strip().split(".") if step]
-    kinds = {"controller": "Controller", "controllertest": "ControllerTest"}
+    kinds = {each.lower(): each for each in KINDS}
     head = names[0].lower() if names else ""
     return (kinds[head], names[1:]) if head in kinds else ("Controller", names)
 
@@ -195,81 +186,6 @@ def _unknown(parents: list[str], name: str, fields: list[str]) -> str:
         return f'There is no field "{name}" in {place}: it has no fields.'
     advice = did_you_mean(name, fields) or f"its fields are {listed(fields)}"
     return f'There is no field "{name}" in {place}; {advice}.'
-
-
-def _controller_test() -> Schema:
-    """The schema of a document of kind ControllerTest."""
-    spec = record(
-        "The objects at the beginning, the changes, and the expected calls.",
-        {
-            "controllerRef": reference("The Controller under test.", "a Controller in the same files"),
-            "given": mapping(
-                "The objects of each resource before the first step.",
-                values=listing("Objects.", _object()),
-            ),
-            "steps": listing("The changes, in order.", _step()),
-        },
-        required=("controllerRef", "steps"),
-    )
-    return document_schema("ControllerTest", "A test of a Controller that needs no cluster.", spec)
-
-
-def _object() -> Schema:
-    return mapping(
-        "A whole object, or {file: PATH} for an object in a file beside the manifest.",
-        examples=[{"file": "testdata/running.yaml"}],
-    )
-
-
-def _step() -> Schema:
-    target: dict[str, Schema] = {
-        "resource": text("The name of a resource.", examples=["pods"]),
-        "name": text("The name of the object."),
-        "namespace": text("The namespace of the object.", default="default"),
-    }
-    patch = mapping("A merge patch.", examples=[{"status": {"phase": "Failed"}}])
-    create = {"resource": target["resource"], "object": _object()}
-    return record(
-        "A change, and the calls that follow from it.",
-        {
-            "create": record("A new object.", create, required=("resource", "object")),
-            "modify": record(
-                "A changed object.",
-                {**target, "patch": patch},
-                required=("resource", "name", "patch"),
-            ),
-            "delete": record("An object to delete.", target, required=("resource", "name")),
-            "expect": _expectation(),
-        },
-    )
-
-
-def _expectation() -> Schema:
-    handled = record(
-        "A call of a handler.",
-        {
-            "handler": text("The name of the handler."),
-            "event": choice("The type of change.", list(ALL_EVENTS)),
-            "times": whole("The number of calls.", minimum=0, default=1),
-        },
-        required=("handler",),
-    )
-    call = record(
-        "A call of a plugin's method.",
-        {
-            "plugin": text("The name of the plugin."),
-            "method": text("The name of the method."),
-            "match": mapping("Arguments; * stands for any characters.", examples=[{"text": "*Failed*"}]),
-        },
-        required=("plugin", "method"),
-    )
-    return record(
-        "The calls that must have happened when no change waits any more.",
-        {
-            "handled": listing("Calls of handlers.", handled),
-            "calls": listing("Calls of plugins.", call),
-        },
-    )
 
 
 if __name__ == "__main__":

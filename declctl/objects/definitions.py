@@ -13,8 +13,10 @@ from declctl.objects.structural import (
     Schema,
     SchemaErrors,
     SchemaFault,
+    ValuePlace,
     default_of,
     docstring,
+    faults_of_rules,
     structural_schema,
 )
 from declctl.objects.typed import Object, typed_fields
@@ -189,13 +191,14 @@ def object_schema(cls: type[Object[Any, Any]]) -> Schema:
     if (fields := properties["status"].get("properties")) is not None:
         # `ctx.patch_status` fills it in for the controller of the kind (`status: true`).
         fields.setdefault("observedGeneration", {"type": "integer", "format": "int64"})
-    if faults:
-        raise SchemaErrors(faults)
     schema["properties"] = properties
     if required:
         schema["required"] = required
     if found := rules_of(cls):
         schema[VALIDATIONS] = found
+        faults = faults or faults_of_rules(found, schema, ValuePlace("the object", cls), is_root=True)
+    if faults:
+        raise SchemaErrors(faults)
     return schema
 
 
@@ -239,6 +242,22 @@ def _scale_faults(cls: type, resource: CustomResource, schema: Schema) -> list[S
             message = f"{path} is of the type {at['type']}, and has to be {kind}"
             found.append(SchemaFault(message, "name another field, or change its type", place, cls))
     return found
+
+
+def has_field(cls: type[Object[Any, Any]], path: str) -> bool:
+    """Whether objects of a class have a field, by its path as a server writes it: `status.parts[0].name`."""
+    try:
+        schema = object_schema(cls)
+    except SchemaErrors:
+        return False
+    for name in re.sub(r"\[\d+\]", "", path).split("."):
+        while "items" in schema:
+            schema = schema["items"]
+        inner = (schema.get("properties") or {}).get(name, schema.get("additionalProperties"))
+        if inner is None:
+            return False
+        schema = inner
+    return True
 
 
 def _schema_at(schema: Schema, path: str) -> Schema | SchemaFault:

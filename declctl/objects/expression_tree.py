@@ -10,11 +10,13 @@ from typing import Literal, NamedTuple
 from declctl.kit.protobuf import message_fields
 
 # The numbers of fields in these files.
-_ANY_VALUE = 2
-_CHECKED_EXPR, _CHECKED_SOURCE, _SOURCE_POSITIONS = 4, 5, 4
+_ANY_TYPE, _ANY_VALUE = 1, 2
+_CHECKED, _PARSED = (4, 5), (2, 3)  # the expression and its source, in CheckedExpr and ParsedExpr
+_SOURCE_POSITIONS = 4
 _ID, _CONSTANT, _STRUCT, _COMPREHENSION = 2, 3, 8, 9
 _CONSTANT_TEXT, _NULL = 6, b"\x08\x00"
 _ENTRY_PARTS = (3, 4)  # of a map: a key and its value
+_TEST_ONLY = 3  # of a field
 _BOUND = (1, 8, 3)  # of a comprehension: the names of its variables; the accumulator is the last
 
 Kind = Literal["null", "text", "constant", "variable", "field", "call", "list", "map", "comprehension"]
@@ -44,6 +46,7 @@ class SyntaxNode(NamedTuple):
     parts: "tuple[SyntaxNode, ...]" = ()
     bound: tuple[str, ...] = ()  # of a comprehension: its variables; the last one is the accumulator
     size: int = 0  # of a constant, in bytes
+    is_test: bool = False  # of a field: `has(…)` asks whether it is there
 
     def all(self) -> "Iterator[SyntaxNode]":
         """The node, and all nodes within it."""
@@ -53,13 +56,15 @@ class SyntaxNode(NamedTuple):
 
 
 def tree_of(serialized: bytes) -> SyntaxNode:
-    """The syntax tree of a serialized expression."""
-    checked = _Message(_Message(serialized).content(_ANY_VALUE))
+    """The syntax tree of a serialized expression, of which the types may be checked or not."""
+    message = _Message(serialized)
+    expression, source = _PARSED if message.content(_ANY_TYPE).endswith(b"ParsedExpr") else _CHECKED
+    content = _Message(message.content(_ANY_VALUE))
     positions: dict[int, int] = {}
-    for entry in _Message(checked.content(_CHECKED_SOURCE)).all(_SOURCE_POSITIONS):
+    for entry in _Message(content.content(source)).all(_SOURCE_POSITIONS):
         pair = _Message(entry)
         positions[pair.number(1)] = pair.number(2)
-    return _node(checked.content(_CHECKED_EXPR), positions)
+    return _node(content.content(expression), positions)
 
 
 def _node(data: bytes, positions: Mapping[int, int]) -> SyntaxNode:
@@ -81,7 +86,8 @@ def _node(data: bytes, positions: Mapping[int, int]) -> SyntaxNode:
         parts = [part for entry in entries for at in _ENTRY_PARTS for part in entry.all(at)]
     bound = tuple(message.content(at).decode() for at in _BOUND) if number == _COMPREHENSION else ()
     nodes = tuple(_node(part, positions) for part in parts)
-    return SyntaxNode(kind, offset, message.content(name_at).decode(), nodes, bound)
+    is_test = kind == "field" and message.number(_TEST_ONLY) == 1
+    return SyntaxNode(kind, offset, message.content(name_at).decode(), nodes, bound, is_test=is_test)
 
 
 class _Message:

@@ -19,6 +19,7 @@ import msgspec
 
 from declctl.errors import MalformedAnswer
 from declctl.kit.secret_values import is_secret, secret_values
+from declctl.objects.conditions import Condition, condition_of
 from declctl.objects.fields import FieldPath, PathStruct
 from declctl.objects.frame import (
     BROKEN_FRAME,
@@ -345,6 +346,16 @@ class ObjectView(msgspec.Struct, _ReadOnlyMapping, eq=False):
     def deletion_timestamp(self) -> datetime | None:
         """`metadata.deletionTimestamp`, in UTC; None if the object is not being deleted. Decodes."""
         return self._time("deletionTimestamp")
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of a type, such as Ready, in `status.conditions`; None if there is none. Decodes.
+
+        Raises InvalidObject for a condition that can't be read, such as one with another status than True,
+        False and Unknown.
+        """
+        status = self.get("status")
+        conditions = status.get("conditions") if isinstance(status, Mapping) else None
+        return condition_of(self._record.key, conditions, kind)
 
     def _time(self, field: str) -> datetime | None:
         """A time of the metadata. Raises MalformedAnswer for what is no time."""

@@ -5,7 +5,9 @@ stored objects when a definition changes; it refuses their next update, and a ty
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
 
 from declctl.objects.schema_marks import LIST_KEYS, LIST_TYPE, PRESERVE, VALIDATIONS
 
@@ -14,6 +16,8 @@ Definition = Mapping[str, Any]
 _Schema = Mapping[str, Any]
 Steps = tuple[str | int, ...]
 
+_DEFAULT: Final = "default"
+_LONGEST: Final = 60  # characters of a value in a message
 # Bounds: the larger, or the smaller value is the narrower one.
 _LOWER: Final = ("minLength", "minItems", "minProperties")
 _UPPER: Final = ("maxLength", "maxItems", "maxProperties")
@@ -54,7 +58,7 @@ def compare_definitions(before: Definition, after: Definition) -> list[SchemaCha
     found: list[SchemaChange] = []
     old, new = before["spec"], after["spec"]
     if old.get("scope") != new.get("scope"):
-        what = f"scope: {old.get('scope')} → {new.get('scope')}, which a server refuses"
+        what = f"{_values('scope', old.get('scope'), new.get('scope'))}, which a server refuses"
         found.append(SchemaChange("spec.scope", what, False, ("spec", "scope"), ("spec", "scope")))
     for name in ("plural", "singular", "shortNames", "categories"):
         was, now = old["names"].get(name), new["names"].get(name)
@@ -62,9 +66,7 @@ def compare_definitions(before: Definition, after: Definition) -> list[SchemaCha
         if was != now and not (name == "singular" and was is None):
             place = ("spec", "names", name)
             compatible = name != "plural"
-            found.append(
-                SchemaChange("spec.names", f"{name}: {_shown(was)} → {_shown(now)}", compatible, place, place)
-            )
+            found.append(SchemaChange("spec.names", _values(name, was, now), compatible, place, place))
     return found + list(_versions(before, after))
 
 
@@ -87,13 +89,40 @@ def _versions(before: Definition, after: Definition) -> Iterator[SchemaChange]:
         yield from _schema(was, now, place)
         for field in ("served", "storage", "deprecated", "subresources", "additionalPrinterColumns"):
             if (version.get(field) or None) != (other.get(field) or None):
-                what = f"{field}: {_shown(version.get(field))} → {_shown(other.get(field))}"
+                what = _values(field, version.get(field), other.get(field))
                 yield SchemaChange(f"version {name}", what, True, (*later, field), (*earlier, field))
     for name, (at, _) in new.items():
         if name not in old:
             yield SchemaChange(
                 name, "the version is new", True, ("spec", "versions", at), ("spec", "versions")
             )
+
+
+def by_cause(changes: Sequence[SchemaChange]) -> list[SchemaChange]:
+    """One change for each cause: all that has changed at one path, and the same in a class at all its paths.
+
+    The default of a field is left out if a field in it has changed.
+    """
+    paths = {each.path for each in changes}
+    by_path: dict[str, list[SchemaChange]] = {}
+    for each in changes:
+        inner = (f"{each.path}.", f"{each.path}[", f"{each.path}{{")
+        if not (each.what.startswith(_DEFAULT) and any(path.startswith(inner) for path in paths)):
+            by_path.setdefault(each.path, []).append(each)
+    found: dict[tuple[str, str], list[SchemaChange]] = {}
+    for path, parts in by_path.items():
+        what, compatible = "; ".join(each.what for each in parts), all(each.compatible for each in parts)
+        one = parts[0]._replace(what=what, compatible=compatible)
+        found.setdefault((path.rpartition(".")[2], what), []).append(one)
+    return [
+        first._replace(path=_places([first.path, *(each.path for each in others)]))
+        for first, *others in found.values()
+    ]
+
+
+def _places(paths: Sequence[str]) -> str:
+    """At most two paths, and the number of the others."""
+    return " and ".join(paths if len(paths) < 3 else [paths[0], f"{len(paths) - 1} other places"])
 
 
 class _ChangePlace(NamedTuple):
@@ -157,10 +186,10 @@ def _limits(before: _Schema, after: _Schema, at: _ChangePlace) -> Iterator[Schem
     step, other = before.get("multipleOf"), after.get("multipleOf")
     if step != other:
         fits = other is None or (step is not None and step % other == 0)
-        yield at.change(f"multipleOf: {_shown(step)} → {_shown(other)}", compatible=fits)
+        yield at.change(_values("multipleOf", step, other), compatible=fits)
     for name in _OPAQUE:
         if before.get(name) != after.get(name):
-            what = f"{name}: {_shown(before.get(name))} → {_shown(after.get(name))}"
+            what = _values(name, before.get(name), after.get(name))
             yield at.change(what, compatible=name not in after)
 
 
@@ -169,7 +198,7 @@ def _limit(
 ) -> Iterator[SchemaChange]:
     was, now = limits
     if was != now:
-        what = f"{name}: {_shown(shown[0])} → {_shown(shown[1])}"
+        what = _values(name, *shown)
         if shown[0] == shown[1]:
             what = f"{name} {shown[1]} is {'ex' if now and now[1] else 'in'}clusive now"
         yield at.change(what, compatible=now is None or (was is not None and now <= was))
@@ -183,14 +212,14 @@ def _choices(before: _Schema, after: _Schema, at: _ChangePlace) -> Iterator[Sche
         yield at.change("it may be any value now", compatible=True)
     elif was is not None and now is not None:
         if gone := [each for each in was if each not in now]:
-            yield at.change(f"{', '.join(map(str, gone))} is no choice any more", compatible=False)
+            yield at.change(f"{', '.join(map(_shown, gone))} is no choice any more", compatible=False)
         if new := [each for each in now if each not in was]:
-            yield at.change(f"{', '.join(map(str, new))} is a choice now", compatible=True)
+            yield at.change(f"{', '.join(map(_shown, new))} is a choice now", compatible=True)
     kinds = [(each.get(LIST_TYPE, "atomic"), each.get(LIST_KEYS)) for each in (before, after)]
     if kinds[0] != kinds[1]:
         what = f"{LIST_TYPE}: {kinds[0][0]} → {kinds[1][0]}"
         if kinds[0][0] == kinds[1][0]:
-            what = f"{LIST_KEYS}: {_shown(kinds[0][1])} → {_shown(kinds[1][1])}"
+            what = _values(LIST_KEYS, kinds[0][1], kinds[1][1])
         # Elements that are there twice are refused by a set and by a map.
         yield at.change(what, compatible=kinds[1][0] == "atomic")
 
@@ -235,9 +264,31 @@ def _fields(before: _Schema, after: _Schema, at: _ChangePlace) -> Iterator[Schem
         elif name in was_required - is_required:
             yield inner.change("the field is not required any more", compatible=True)
         if name in old and old[name].get("default") != schema.get("default"):
-            was, now = old[name].get("default"), schema.get("default")
-            yield inner.change(f"default: {_shown(was)} → {_shown(now)}", compatible=True)
+            what = _values(_DEFAULT, old[name].get("default"), schema.get("default"))
+            yield inner.change(what, compatible=True)
+
+
+def _values(name: str, was: Any, now: Any) -> str:
+    """Two values at the innermost place that has all of their differences."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        one, other = cast("dict[str, Any]", was), cast("dict[str, Any]", now)
+        names = [each for each in {**one, **other} if one.get(each) != other.get(each)]
+        if len(names) == 1:
+            return _values(f"{name}.{names[0]}", one.get(names[0]), other.get(names[0]))
+    if isinstance(was, list) and isinstance(now, list):
+        rest, others, start = cast("list[Any]", was), cast("list[Any]", now), 0
+        while rest and others and rest[0] == others[0]:
+            rest, others, start = rest[1:], others[1:], start + 1
+        while rest and others and rest[-1] == others[-1]:
+            rest, others = rest[:-1], others[:-1]
+        if len(rest) < 2 and len(others) < 2:
+            return _values(f"{name}[{start}]", *(each[0] if each else None for each in (rest, others)))
+    return f"{name}: {_shown(was)} → {_shown(now)}"
 
 
 def _shown(value: Any) -> str:
-    return "none" if value is None else str(value)
+    """A value as a definition has it, if it is short."""
+    if value is None:
+        return "none"
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -9,6 +9,8 @@ here:
 - Uniqueness (sets, `list_map`) and rules in CEL are checked by the server alone.
 - The server alone refuses integers beyond 64 bits, an empty text for `bytes`, a line break at the end of a
   text whose pattern ends with `$`, times that RFC 3339 writes in another way, and years out of 1000 to 8999.
+- The time of a `Condition` has the format alone, as in the definitions of others: a server also takes a list
+  for it, and times that Python does not know.
 - What is annotated with `preserve_unknown_fields` is checked by the type alone.
 
 A type that can't be such a schema raises `SchemaErrors`, with all faults and their places.
@@ -25,6 +27,7 @@ from msgspec import inspect as types
 from declctl.errors import DeclctlError
 from declctl.objects.conditions import Condition
 from declctl.objects.patterns import pattern_fault
+from declctl.objects.rule_checks import cel_name, rule_faults
 from declctl.objects.schema_marks import IMMUTABLE, LIST_KEYS, LIST_TYPE, PRESERVE, VALIDATIONS, rules_of
 
 Schema = dict[str, Any]
@@ -48,12 +51,6 @@ _EXTRA: Final = frozenset(
     }
 )  # fmt: skip
 _IGNORED: Final = frozenset({"examples"})
-_KEYWORDS: Final = frozenset(
-    {
-        "true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if",
-        "import", "let", "loop", "package", "namespace", "return", "var", "void", "while",
-    }
-)  # fmt: skip
 _UNFIT: Final[Mapping[str, tuple[str, str]]] = {  # by msgspec's name of a type
     "TimeDeltaType": (
         "a timedelta is written as ISO 8601 (PT90S), which no other tool of Kubernetes reads",
@@ -65,6 +62,9 @@ _UNFIT: Final[Mapping[str, tuple[str, str]]] = {  # by msgspec's name of a type
     "ExtType": ("an extension of MessagePack has no form in JSON", "use another type"),
     "NoneType": ("a value that is always null is dropped by the server", "leave the field out"),
 }
+
+
+_MEND_RULE: Final = "mend the rule: a server refuses a definition that it can't compile"
 
 
 class SchemaFault(NamedTuple):
@@ -102,7 +102,7 @@ def structural_schema(of: Any, *, path: str = "spec") -> Schema:
     except Exception as error:  # an annotation may be any code
         raise SchemaErrors([_unreadable(of, path, str(error))]) from error
     walk = _SchemaMaker()
-    schema = walk.schema(node, _ValuePlace(path))
+    schema = walk.schema(node, ValuePlace(path))
     faults = [*walk.faults, *_rules_without_old(schema, path)]
     if faults:
         raise SchemaErrors(faults)
@@ -124,23 +124,15 @@ def _rules_without_old(schema: Schema, path: str, *, in_list: bool = False) -> I
             yield from _rules_without_old(schema[name], f"{path}{step}", in_list=uncorrelated)
 
 
-def cel_name(field: str) -> str:
-    """The name of a field in a rule: CEL's own words, and characters that it does not allow, are spelled."""
-    if field in _KEYWORDS:
-        return f"__{field}__"
-    for text, word in (("__", "underscores"), (".", "dot"), ("-", "dash"), ("/", "slash")):
-        field = field.replace(text, f"__{word}__")
-    return field
-
-
-class _ValuePlace(NamedTuple):
+class ValuePlace(NamedTuple):
     """Where a value is: its path in the object, and the innermost field of a class that has it."""
 
     path: str
     cls: type | None = None
     field: str = ""
 
-    def below(self, step: str) -> "_ValuePlace":
+    def below(self, step: str) -> "ValuePlace":
+        """The place of a value in this one."""
         return self._replace(path=f"{self.path}{step}")
 
 
@@ -152,7 +144,7 @@ class _SchemaMaker:
         self._inside: list[type] = []  # the classes that hold the present value
         self._is_open = False  # below `preserve_unknown_fields`, where classes are not described
 
-    def schema(self, node: types.Type, at: _ValuePlace) -> Schema:
+    def schema(self, node: types.Type, at: ValuePlace) -> Schema:
         """The schema of a value; empty after a fault."""
         match node:
             case types.Metadata():
@@ -181,11 +173,11 @@ class _SchemaMaker:
                 schema = self._special(node, at)
         return schema
 
-    def _fault(self, at: _ValuePlace, message: str, suggestion: str) -> Schema:
+    def _fault(self, at: ValuePlace, message: str, suggestion: str) -> Schema:
         self.faults.append(SchemaFault(message, suggestion, *at))
         return {}
 
-    def _marked(self, node: types.Metadata, at: _ValuePlace) -> Schema:
+    def _marked(self, node: types.Metadata, at: ValuePlace) -> Schema:
         extra = dict(node.extra_json_schema or {})
         if unknown := sorted(extra.keys() - _EXTRA - _IGNORED):
             advice = "leave it out; a schema of Kubernetes has no such field"
@@ -198,9 +190,16 @@ class _SchemaMaker:
         schema |= extra | ({VALIDATIONS: validations} if validations else {})
         if schema.get(LIST_TYPE) == "map" and LIST_KEYS in extra:
             self._check_keys(schema, at)
+        if VALIDATIONS in extra:
+            self._check_rules(extra[VALIDATIONS], schema, at)
         return schema
 
-    def _check_keys(self, schema: Schema, at: _ValuePlace) -> None:
+    def _check_rules(self, rules: Sequence[Any], schema: Schema, at: ValuePlace) -> None:
+        """Collect the faults of rules for a value, unless its schema is incomplete because of others."""
+        if not self.faults:
+            self.faults += faults_of_rules(rules, schema, at)
+
+    def _check_keys(self, schema: Schema, at: ValuePlace) -> None:
         item: Schema = schema.get("items") or {}
         properties: Mapping[str, Schema] = item.get("properties") or {}
         for key in schema[LIST_KEYS]:
@@ -214,7 +213,7 @@ class _SchemaMaker:
                 advice = "leave its default out, or give it one that is not None"
                 self._fault(at, f"{key} is a key of the list, and may be missing in an element", advice)
 
-    def _union(self, members: Sequence[types.Type], at: _ValuePlace) -> Schema:
+    def _union(self, members: Sequence[types.Type], at: ValuePlace) -> Schema:
         given = [each for each in members if not isinstance(each, types.NoneType)]
         if len(given) == 1:
             return _nullable(self.schema(given[0], at))
@@ -239,7 +238,7 @@ class _SchemaMaker:
             return self._fault(at, "a server knows no union of these types", advice)
         return schema if len(given) == len(members) else _nullable(schema)
 
-    def _number(self, node: types.IntType | types.FloatType, at: _ValuePlace) -> Schema:
+    def _number(self, node: types.IntType | types.FloatType, at: ValuePlace) -> Schema:
         is_float = isinstance(node, types.FloatType)
         schema: Schema = {"type": "number" if is_float else "integer"}
         for bound, name, exclusive, sign in (
@@ -268,7 +267,7 @@ class _SchemaMaker:
                 self._fault(at, message, "use int, in a smaller unit")
         return schema
 
-    def _text(self, node: types.StrType, at: _ValuePlace) -> Schema:
+    def _text(self, node: types.StrType, at: ValuePlace) -> Schema:
         schema: Schema = {"type": "string"} | _lengths(node, "Length")
         if node.pattern is not None:
             schema["pattern"] = node.pattern
@@ -276,7 +275,7 @@ class _SchemaMaker:
                 self._fault(at, fault.message, fault.suggestion)
         return schema
 
-    def _choice(self, node: types.EnumType | types.LiteralType, at: _ValuePlace) -> Schema:
+    def _choice(self, node: types.EnumType | types.LiteralType, at: ValuePlace) -> Schema:
         members: Sequence[Any] = node.values if isinstance(node, types.LiteralType) else list(node.cls)
         values = [each.value if isinstance(each, Enum) else each for each in members]
         given = [each for each in values if each is not None]
@@ -287,7 +286,7 @@ class _SchemaMaker:
         return schema if len(given) == len(values) else {**schema, "nullable": True}
 
     def _list(
-        self, node: types.ListType | types.VarTupleType | types.SetType | types.FrozenSetType, at: _ValuePlace
+        self, node: types.ListType | types.VarTupleType | types.SetType | types.FrozenSetType, at: ValuePlace
     ) -> Schema:
         items = self._inner(node.item_type, at.below("[]"))
         schema: Schema = {"type": "array", "items": items} | _lengths(node, "Items")
@@ -300,7 +299,7 @@ class _SchemaMaker:
             schema |= {LIST_TYPE: "map", LIST_KEYS: ["type"]}
         return schema
 
-    def _pair(self, node: types.TupleType, at: _ValuePlace) -> Schema:
+    def _pair(self, node: types.TupleType, at: ValuePlace) -> Schema:
         items = [self._inner(each, at.below("[]")) for each in node.item_types]
         if not items or any(each != items[0] for each in items):
             return self._fault(
@@ -308,7 +307,7 @@ class _SchemaMaker:
             )
         return {"type": "array", "items": items[0], "minItems": len(items), "maxItems": len(items)}
 
-    def _map(self, node: types.DictType, at: _ValuePlace) -> Schema:
+    def _map(self, node: types.DictType, at: ValuePlace) -> Schema:
         schema: Schema = {"type": "object"} | _lengths(node, "Properties")
         if node.key_type not in (types.StrType(), types.AnyType()):
             self._fault(
@@ -320,21 +319,21 @@ class _SchemaMaker:
             return {**schema, PRESERVE: True}
         return {**schema, "additionalProperties": self._inner(node.value_type, at.below("{}"))}
 
-    def _inner(self, node: types.Type, at: _ValuePlace) -> Schema:
+    def _inner(self, node: types.Type, at: ValuePlace) -> Schema:
         """The schema of a value that is no field: of an element, or of a map."""
         schema = self.schema(node, at)
         if schema.get("nullable") and "enum" in schema:
             return self._null_choice(at)
         return schema
 
-    def _null_choice(self, at: _ValuePlace) -> Schema:
+    def _null_choice(self, at: ValuePlace) -> Schema:
         return self._fault(
             at,
             "a server refuses null for a choice",
             "leave None out, or give the field the default None: then a null counts as left out",
         )
 
-    def _object(self, node: _Fields, at: _ValuePlace) -> Schema:
+    def _object(self, node: _Fields, at: ValuePlace) -> Schema:
         if self._is_open:
             return {"type": "object", PRESERVE: True}
         cls = cast("type", getattr(node.cls, "__origin__", node.cls))  # of a generic class
@@ -356,8 +355,10 @@ class _SchemaMaker:
             schema["description"] = text
         properties: dict[str, Schema] = {}
         validations = [*rules_of(cls)]
-        for field in node.fields:
-            here = _ValuePlace(f"{at.path}.{field.encode_name}", cls, field.name)
+        # A condition of another controller may be read without a reason; metav1.Condition has one.
+        fields = [_written(each) for each in node.fields] if cls is Condition else node.fields
+        for field in fields:
+            here = ValuePlace(f"{at.path}.{field.encode_name}", cls, field.name)
             properties[field.encode_name] = of_field = self._field(field, cls, here)
             keeps = any(each.get("rule") == IMMUTABLE for each in of_field.get(VALIDATIONS, ()))
             # A rule with oldSelf is not checked for a field that goes or comes: the object has to say so.
@@ -371,14 +372,15 @@ class _SchemaMaker:
                 )
         if properties:
             schema["properties"] = properties
-        if required := [field.encode_name for field in node.fields if field.required]:
+        if required := [field.encode_name for field in fields if field.required]:
             schema["required"] = required
         if validations:
             schema[VALIDATIONS] = validations
+            self._check_rules(rules_of(cls), schema, at._replace(cls=cls, field=""))
         self._inside.pop()
         return schema
 
-    def _field(self, field: types.Field, cls: type, at: _ValuePlace) -> Schema:
+    def _field(self, field: types.Field, cls: type, at: ValuePlace) -> Schema:
         schema = self.schema(field.type, at)
         default = field.default
         if field.default_factory is not msgspec.NODEFAULT:
@@ -403,13 +405,15 @@ class _SchemaMaker:
             self._fault(at, "a server refuses empty bytes, which are the default", "make the default None")
         return {**schema, "default": _without_nulls(value, schema)}
 
-    def _special(self, node: types.Type, at: _ValuePlace) -> Schema:
+    def _special(self, node: types.Type, at: ValuePlace) -> Schema:
         match node:
             case types.BytesType() | types.ByteArrayType() | types.MemoryViewType():
                 if node.min_length is not None or node.max_length is not None:
                     message = "a server counts the characters of base64, and not the bytes"
                     self._fault(at, message, "leave the length out, or use str")
                 return {"type": "string", "format": "byte", **_NO_LIST}
+            case types.DateTimeType() if at.cls is Condition:
+                return {"type": "string", "format": "date-time"}  # as metav1.Condition has it everywhere
             case types.DateTimeType():
                 if node.tz is False:
                     self._fault(at, "a server refuses a time without a zone", "leave tz=False out")
@@ -431,6 +435,14 @@ class _SchemaMaker:
                     (f"msgspec does not know the type {what}", "make it a msgspec.Struct or a dataclass"),
                 )
                 return self._fault(at, message, advice)
+
+
+def faults_of_rules(
+    rules: Sequence[Any], schema: Schema, at: ValuePlace, *, is_root: bool = False
+) -> list[SchemaFault]:
+    """Why a server does not compile rules for a value (`rule_checks`). `is_root`: a whole object."""
+    found = rule_faults({**schema, VALIDATIONS: rules}, is_root=is_root)
+    return [SchemaFault(str(fault), fault.suggestion or _MEND_RULE, *at) for fault in found]
 
 
 def _nullable(schema: Schema) -> Schema:
@@ -455,6 +467,12 @@ def docstring(cls: type) -> str:
 def _hint(cls: type, field: str) -> Any:
     """The type of a field with its bounds, to check a default by."""
     return get_type_hints(cls, include_extras=True)[field]
+
+
+def _written(field: types.Field) -> types.Field:
+    """A field of a condition, as it is written."""
+    is_reason = field.name == "reason"
+    return msgspec.structs.replace(field, required=True, default=msgspec.NODEFAULT) if is_reason else field
 
 
 def default_of(schema: Schema) -> Any:

@@ -30,6 +30,7 @@ from typing import (
 import msgspec
 
 from declctl.errors import InvalidObject
+from declctl.objects.conditions import Condition, condition_of
 from declctl.objects.fields import PathStruct
 from declctl.objects.frame import UNREADABLE, HeldObject, KubeObject
 from declctl.objects.plain import plain_record
@@ -202,6 +203,10 @@ class Object(FieldView, Generic[S, T], kw_only=True):
         """A view of an object that is in no cache, such as what `new` returns; for tests of functions."""
         return cls(plain_record(obj))
 
+    def condition(self, kind: str) -> Condition | None:
+        """As of any view; only the status is decoded."""
+        return condition_of(self._record.key, self.typed_value(_CONDITIONS).conditions, kind)
+
     def typed_value(self, field: TypedField[V]) -> V:
         """The value of a typed field, which is decoded once. Raises InvalidObject and MalformedAnswer."""
         values = self._values
@@ -231,6 +236,15 @@ class Object(FieldView, Generic[S, T], kw_only=True):
             raise undecodable(record.key, fault) from fault
         values[field] = found
         return found
+
+
+class _Conditions(msgspec.Struct):
+    """A status, of which only the conditions are read."""
+
+    conditions: list[dict[str, Any]] | None = None
+
+
+_CONDITIONS = TypedField[_Conditions](_Conditions, "status")
 
 
 def typed_fields(kind: type[Object[Any, Any]]) -> Sequence[TypedField[Any]]:

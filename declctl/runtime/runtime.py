@@ -176,7 +176,12 @@ class Runtime:
         Raises ManifestErrors or UsageError before any handler is called.
         """
         is_reviewed = self.options.allowed_digests is not None
-        files = InputFiles(self.options.manifest, at=self.options.at, is_reviewed=is_reviewed)
+        files = InputFiles(
+            self.options.manifest,
+            at=self.options.at,
+            is_reviewed=is_reviewed,
+            only_namespace=self.options.only_namespace,
+        )
         self._children.warm()  # the fork server loads its modules while this process does
         self.machinery.start()
         self.handler_loops.start()
@@ -267,7 +272,8 @@ class Runtime:
         """What waits for a handler: the next `most` items; None if there is no such handler."""
         slot = self.parts.slots.get(handler)
         # In a thread: the lock of a queue may be held, and items become texts.
-        return None if slot is None else await asyncio.to_thread(slot.listing, most)
+        loops = self.parts.slots.write_loops()
+        return None if slot is None else await asyncio.to_thread(slot.listing, most, loops)
 
     async def why(self, resource: str, key: str, field: str = "") -> WriteExplanation:
         """Who wrote the fields of an object, and why.
@@ -302,7 +308,7 @@ class Runtime:
             handler.field_manager or field_manager(active.name, handler.name): handler.name
             for handler in active.handlers
         }
-        return explain_object(
+        explained = explain_object(
             obj,
             records,
             kind=str(found.gvk),
@@ -311,6 +317,9 @@ class Runtime:
             managers=managers,
             field=field,
         )
+        written = f"{found.gvk} {key}"
+        loops = [str(each) for each in self.parts.slots.write_loops() if each.object == written]
+        return replace(explained, write_loops=tuple(loops))
 
     @property
     def tap(self) -> HandlerTap:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 import declctl
-from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, RequestSender
+from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, RequestSender
 from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import cached_record
 from declctl.runtime.handling.client_writes import ClientWrites
@@ -76,6 +76,10 @@ def make_writing_parts(process: Process, caches: InformerPool, slots: Slots) -> 
     def on_written(written: Written, origin: WriteOrigin, live: KubeObject | None) -> None:
         slots.written(written, origin, caches.all(), live)
 
+    def view_of(handler: str) -> type[ObjectView]:
+        slot = slots.get(handler)
+        return ObjectView if slot is None else slot.binding.view
+
     candidate = make_candidate(process)
     policy = WritePolicy(
         dry_run=dry_run,
@@ -104,7 +108,7 @@ def make_writing_parts(process: Process, caches: InformerPool, slots: Slots) -> 
     loop, known_plural = asyncio.get_running_loop(), client.known_plural
     gate = ClientWrites(ledger, budget=writers.budget, loop=loop, known_plural=known_plural, clock=clock)
     client.guard_writes(policy.may_write, dry_run=dry_run, gate=gate)
-    warnings = ServerWarnings(known_plural=known_plural, clock=clock, log=log)
+    warnings = ServerWarnings(known_plural=known_plural, view_of=view_of, clock=clock, log=log)
     client.warnings.observer = warnings.add
     # Events have a gate of their own, and a ledger that remembers none: many of them would hide the writes.
     posted = WriteLedger(0)

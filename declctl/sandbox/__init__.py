@@ -5,7 +5,7 @@ writes, all four patches, custom kinds. It keeps a ledger of requests and has fa
 controllers and checks no schemas.
 """
 
-from declctl.sandbox.faults import Faults, Ledger, LedgerEntry
+from declctl.sandbox.faults import Faults, Ledger, LedgerEntry, Match
 from declctl.sandbox.sandbox import Sandbox, SandboxThread
 
-__all__ = ["Faults", "Ledger", "LedgerEntry", "Sandbox", "SandboxThread"]
+__all__ = ["Faults", "Ledger", "LedgerEntry", "Match", "Sandbox", "SandboxThread"]

@@ -19,12 +19,13 @@ from aiohttp import web
 from declctl.errors import SandboxError
 from declctl.kit import AdvancingClock, Clock, Standstill, SystemClock
 from declctl.objects import KubeObject
-from declctl.sandbox import kinds
+from declctl.sandbox import faults, kinds
 from declctl.sandbox.faults import Faults, Ledger
 from declctl.sandbox.history import Backup, StoreEvent
-from declctl.sandbox.kinds import ResourceId
+from declctl.sandbox.kinds import ResourceId, ServedKind
 from declctl.sandbox.patches import MERGE_PATCH
 from declctl.sandbox.server import Api
+from declctl.sandbox.status import Refusal
 from declctl.sandbox.store import Churn, ObjectStore
 from declctl.sandbox.watches import Hub
 
@@ -173,6 +174,13 @@ class Sandbox:
         self.faults.cut_watches()
         await runner.cleanup()
 
+    def order(self, fault: KubeObject) -> None:
+        """Order a fault, as the body of a POST to /sandbox/faults. Raises SandboxError for a wrong one."""
+        try:
+            faults.order(self.faults, fault, self._begin_outage)
+        except Refusal as refusal:
+            raise SandboxError(str(refusal)) from refusal
+
     def _begin_outage(self, seconds: float) -> None:
         self._outage = asyncio.create_task(self._be_out(seconds), name="sandbox outage")
 
@@ -310,18 +318,40 @@ class SandboxThread:
         """Replace an object, status included."""
         return self._call(lambda: self._sandbox.store.update(obj))
 
+    def apply(self, obj: KubeObject, *, manager: str) -> KubeObject:
+        """Apply an object, status included; fields of other managers become the manager's."""
+        return self._call(lambda: self._sandbox.store.apply(obj, manager=manager))
+
+    def served(self, api_version: str, kind: str) -> ServedKind:
+        """The kind of objects that say so; raises SandboxError if there is none."""
+        return self._call(lambda: self._sandbox.store.served(api_version, kind))
+
+    def ensure_namespace(self, name: str) -> bool:
+        """Create a namespace if it isn't there; says whether it was created."""
+        return self._call(lambda: self._sandbox.store.ensure_namespace(name))
+
+    def order(self, fault: KubeObject) -> None:
+        """Order a fault, as the body of a POST to /sandbox/faults. Raises SandboxError for a wrong one."""
+        self._call(lambda: self._sandbox.order(fault))
+
     def patch(
-        self, kind: str, name: str, patch: Any, *, namespace: str = "default", media_type: str = MERGE_PATCH
+        self,
+        kind: str | ServedKind,
+        name: str,
+        patch: Any,
+        *,
+        namespace: str = "default",
+        media_type: str = MERGE_PATCH,
     ) -> KubeObject:
         """Patch an object, by default with a JSON merge patch."""
         store = self._sandbox.store
         return self._call(lambda: store.patch(kind, name, patch, namespace=namespace, media_type=media_type))
 
-    def delete(self, kind: str, name: str, namespace: str | None = None) -> KubeObject:
+    def delete(self, kind: str | ServedKind, name: str, namespace: str | None = None) -> KubeObject:
         """Delete an object; returns its last state."""
         return self._call(lambda: self._sandbox.store.delete(kind, name, namespace))
 
-    def objects(self, kind: str, namespace: str | None = None) -> list[KubeObject]:
+    def objects(self, kind: str | ServedKind, namespace: str | None = None) -> list[KubeObject]:
         """All objects of a kind."""
         return self._call(lambda: self._sandbox.store.objects(kind, namespace))
 

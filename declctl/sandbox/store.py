@@ -19,7 +19,7 @@ from declctl.objects import KubeObject
 from declctl.sandbox import validation
 from declctl.sandbox.history import EtcdHistory, key_of
 from declctl.sandbox.kinds import Registry, ServedKind
-from declctl.sandbox.patches import MERGE_PATCH, Patch
+from declctl.sandbox.patches import APPLY_PATCH, MERGE_PATCH, Patch
 from declctl.sandbox.remover import Deletion, Remover, Target, Write
 from declctl.sandbox.status import Refusal
 from declctl.sandbox.writer import Writer
@@ -33,7 +33,11 @@ _PODS: Final = ("", "pods")
 
 
 class ObjectStore:
-    """Objects by kind. Kinds are named as people name them: `Pod`, `pods`, `po`, or `Event.events.k8s.io`."""
+    """Objects by kind.
+
+    Kinds are named as people name them: `Pod`, `pods`, `po`, or `Event.events.k8s.io`; or are those of
+    `served`.
+    """
 
     def __init__(self, *, clock: Clock, chance: random.Random) -> None:
         self.registry = Registry()
@@ -65,9 +69,17 @@ class ObjectStore:
         target = Target(kind, _namespace(kind, obj), obj["metadata"]["name"])
         return _raising(lambda: self.writer.replace(target, obj, _HERE))
 
+    def apply(self, obj: KubeObject, *, manager: str) -> KubeObject:
+        """Apply an object (server-side), status included; fields of other managers become the manager's."""
+        kind = self._kind_of(obj)
+        target = Target(kind, _namespace(kind, obj), str((obj.get("metadata") or {}).get("name", "")))
+        write = Write(direct=True, manager=manager)
+        patch = Patch(APPLY_PATCH, obj, force=True)
+        return _raising(lambda: self.writer.patch(target, patch, write)[0])
+
     def patch(
         self,
-        kind: str,
+        kind: str | ServedKind,
         name: str,
         patch: Any,
         *,
@@ -78,7 +90,7 @@ class ObjectStore:
         target = Target(self.kind(kind), namespace, name)
         return _raising(lambda: self.writer.patch(target, Patch(media_type, patch), _HERE)[0])
 
-    def delete(self, kind: str, name: str, namespace: str | None = None) -> KubeObject:
+    def delete(self, kind: str | ServedKind, name: str, namespace: str | None = None) -> KubeObject:
         """Delete an object (or mark it, if it has finalizers); returns its last state."""
         target = Target(self.kind(kind), namespace or "default", name)
         return _raising(lambda: self.remover.delete(target, Deletion())[0])
@@ -88,7 +100,7 @@ class ObjectStore:
         target = Target(self.kind(kind), namespace or "default", name)
         return _raising(lambda: self.writer.existing(target).rendered(target.kind))
 
-    def objects(self, kind: str, namespace: str | None = None) -> list[KubeObject]:
+    def objects(self, kind: str | ServedKind, namespace: str | None = None) -> list[KubeObject]:
         """All objects of a kind, in the order of their namespaces and names."""
         served = self.kind(kind)
         snapshot = self.history.collection(served.resource).present(self.version)
@@ -118,8 +130,14 @@ class ObjectStore:
         self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         return True
 
-    def kind(self, word: str) -> ServedKind:
+    def served(self, api_version: str, kind: str) -> ServedKind:
+        """The kind of objects that say so; raises SandboxError if there is none."""
+        return self._kind_of({"apiVersion": api_version, "kind": kind})
+
+    def kind(self, word: str | ServedKind) -> ServedKind:
         """The kind that a word names; raises SandboxError if there is none."""
+        if isinstance(word, ServedKind):
+            return word
         kind = self.registry.find(word)
         if kind is None:
             raise SandboxError(

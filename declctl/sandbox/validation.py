@@ -17,7 +17,7 @@ import yaml
 
 from declctl.errors import SandboxError
 from declctl.objects import KubeObject
-from declctl.sandbox import status
+from declctl.sandbox import rules, status
 from declctl.sandbox.kinds import ServedKind
 from declctl.sandbox.status import StatusCause
 
@@ -293,3 +293,4 @@ def _definition_causes(spec: KubeObject, name: str) -> Iterator[StatusCause]:
     if sum(bool(version.get("storage")) for version in spec.get("versions") or ()) != 1:
         message = "Invalid value: must have exactly one version marked as storage version"
         yield StatusCause("FieldValueInvalid", message, "spec.versions")
+    yield from rules.uncompiled(spec.get("versions") or ())

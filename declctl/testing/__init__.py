@@ -13,13 +13,14 @@ The controller is that of `declctl run --sandbox`, in threads of the test's proc
 
 from declctl.kit import AdvancingClock, ManualClock
 from declctl.testing.bundle import BundleDir, ConfigMapDir, configmap_dir
-from declctl.testing.controller import ControllerUnderTest, Line, Logged, running, until
+from declctl.testing.controller import ControllerUnderTest, DefinitionWarning, Line, Logged, running, until
 
 __all__ = [
     "AdvancingClock",
     "BundleDir",
     "ConfigMapDir",
     "ControllerUnderTest",
+    "DefinitionWarning",
     "Line",
     "Logged",
     "ManualClock",

@@ -5,11 +5,15 @@
 
 import asyncio
 import atexit
+import contextlib
+import inspect
 import logging
 import os
+import re
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -17,10 +21,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import structlog
 
+from declctl import codes
 from declctl.errors import DeclctlError, UsageError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import AdvancingClock, Clock, Standstill
@@ -30,6 +35,7 @@ from declctl.objects.differences import Mutation
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.plugin_metrics import SCRAPE_SECONDS
+from declctl.runtime.handling.tap import TapFilter, TapListener, TapMark, TapOutcome, TappedCall
 from declctl.runtime.recorder import MakeRecorder
 from declctl.runtime.recording import FileRecorder
 from declctl.runtime.reloading.changes import Outcome
@@ -46,13 +52,18 @@ T = TypeVar("T")
 WAIT_SECONDS = 30.0  # a failing test may wait: on a busy machine, what comes at once takes seconds
 _RECORD_BYTES = 256 << 20
 _DEFINITION = "CustomResourceDefinition"
+_OF_DEFINITIONS = re.compile(rf"\b({codes.NO_DEFINITION}|{codes.OTHER_DEFINITION}|{codes.REFUSED_RULE}): ")
 _PAUSE_SECONDS = 0.01
 _FIRST_PAUSE_SECONDS = 0.001  # most conditions of tests become true within some milliseconds
 LOOK_SECONDS = 5.0  # the longest wait for the machinery loop
 _END_LOOK_SECONDS = 0.05  # between two looks of a waiting call whether the controller has ended
 _MOST_KEYS = 3  # of each handler, that an error names
-_PATIENCE_SECONDS = 1.0  # of this machine, in which an advance waits for a call that does nothing to be seen
+_PATIENCE_SECONDS = 1.0  # of this machine, for which an advance waits for a call that does nothing to be seen
 _TURNS = 20  # of the machinery loop: after these, events that the reflector has read are in the caches
+
+
+class DefinitionWarning(UserWarning):
+    """A definition beside a manifest is not that of its class or has a broken rule, or none can be made."""
 
 
 def until(
@@ -195,47 +206,69 @@ CHILDREN = SharedPreflightPool()
 """The pre-flight pool of all controllers under test in this process."""
 
 
-class ControllerUnderTest:
-    """A controller that runs from `start` to `stop`; use it in a with statement.
+class HandlerCall(NamedTuple):
+    """One call of a handler that has ended, or is not waited for any longer."""
+
+    handler: str
+    key: str
+    outcome: TapOutcome
+    error: str  # hidden for a Secret
+    error_type: str
+    retry_in: float | None  # seconds
+
+
+class CallRecorder(TapListener):
+    """Remembers all calls of handlers; what a filter has held back is no call. Any thread reads `calls`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(TapFilter(), loop)
+        self.calls: list[HandlerCall] = []  # the oldest first
+
+    def add(self, item: TappedCall | TapMark) -> None:
+        """Remember a call."""
+        if isinstance(item, TappedCall) and item.outcome is not TapOutcome.FILTERED:
+            error = (
+                "(hidden: the object is a Secret)" if item.error and item.subject.is_secret else item.error
+            )
+            call = HandlerCall(item.handler, item.key, item.outcome, error, item.error_type, item.retry_in)
+            self.calls.append(call)
+
+
+class HostedController:
+    """A controller in threads of this process, over any API server; what all stages of tests share.
 
     - `manifest`: a file or a folder; a text of several lines is the manifest itself, without handler files.
-    - `objects`: loaded into the sandbox before the start, after the CustomResourceDefinitions beside the
-      manifest.
-    - `sandbox`: the API server, by default a new one that ends with the controller.
-    - `watch`: reload when files change. By default a test calls `reload`.
-    - `clock`: the clock of the controller and its new sandbox, by default one that `advance` can move ahead.
-      A controller over a given `sandbox` goes by the clock of that, and raises UsageError for another one.
-
-    - `record`: a file for what it sees and does, which `declctl replay` reads; None, the default, for none.
-    - `record_size`: the most bytes of that file and of the segment before, `FILE.1`.
+    - `watch`: reload when files change.
+    - `clock`: the clock of the controller.
+    - `namespace`: of the process, where the manifest names none.
+    - `only`: watch this namespace alone, whatever the manifest says.
+    - `records`: remember all calls of handlers, for `calls`.
 
     `log` has the lines of declctl, and those that handlers write with `ctx.log`. Methods are called by the
-    thread of the test. If a handler changes an object that others share (`cache: {mode: Objects}`), the with
-    statement raises AssertionError at its end.
+    thread of the test.
     """
 
     def __init__(
         self,
         manifest: str | Path,
         *,
-        objects: Iterable[KubeObject] = (),
-        sandbox: SandboxThread | None = None,
+        clock: Clock,
         watch: bool = False,
-        clock: Clock | None = None,
-        record: str | Path | None = None,
-        record_size: int = _RECORD_BYTES,
+        namespace: str = "default",
+        only: str | None = None,
+        records: bool = False,
     ) -> None:
+        self._records = records
+        self._recorder: CallRecorder | None = None  # set when the controller has begun
         self.log = Logged()
-        self._record, self._record_size = record, record_size
+        self.clock = clock
         self._stack = ExitStack()
         self._manifest = manifest
-        self._objects = list(objects)
-        self._own_sandbox = sandbox is None
-        self.sandbox = SandboxThread(clock=clock) if sandbox is None else sandbox
         self._watch = watch
-        self.clock = self.sandbox.clock
-        if clock not in (None, self.clock):
-            raise UsageError("the sandbox has another clock: give it this one, as SandboxThread(clock=…)")
+        self._namespace = namespace
+        self._only = only
+        self.patience = _PATIENCE_SECONDS  # seconds of this machine, for calls that do not wait for the clock
+        self._slept = 0  # the newest sleep of the clock, when it was at rest last
         self._slow: Mapping[object, int] = {}  # slots, … → calls that `advance` does not wait for
         self._watches = 0  # that were open when it was at rest last
         self._runtime: Runtime | None = None
@@ -244,27 +277,42 @@ class ControllerUnderTest:
         self._result: int | None = None
         self._error: BaseException | None = None
 
+    def make_recorder(self) -> MakeRecorder | None:
+        """What makes the recorder of the process; None, the default, for none."""
+        return None
+
+    async def connect(self) -> Client:
+        """A client of the API server, which the controller closes. On the machinery loop."""
+        raise NotImplementedError
+
+    def newest_version(self) -> int | None:
+        """The newest version of the API server, after which watches were woken; None if it is not known."""
+        return None
+
     def start(self, timeout: float = 30.0) -> Self:
         """Start the controller, and wait until the first generation is active. Its caches may lack objects.
 
-        Raises the exception of the start, or AssertionError after `timeout` seconds. A fault of the user,
+        Gives DefinitionWarning at the line of the test for what the log says of definitions. Raises the
+        exception of the start, or AssertionError after `timeout` seconds. A fault of the user,
         such as ManifestErrors, comes without the calls that have found it.
         """
         __tracebackhide__ = True
-        if self._own_sandbox:
-            self._stack.enter_context(self.sandbox)
-        path = self._path()
-        self.sandbox.load([*self._definitions(Path(path)), *self._objects])
-        kubeconfig = self.sandbox.kubeconfig()
+        options = RunOptions(
+            self._path(),
+            watch=self._watch,
+            namespace=self._namespace,
+            only_namespace=self._only,
+            mutation_detector=True,
+        )
         self._runtime = Runtime(
-            RunOptions(path, watch=self._watch, namespace="default", mutation_detector=True),
-            connect=lambda: Client.from_kubeconfig_dict(kubeconfig, clock=self.clock),
+            options,
+            connect=self.connect,
             fronts=[self._front],
             children=CHILDREN,
             clock=self.clock,
             log=self.log,
             user_log=self.log.user_logger(),
-            recorder=self._recorder(path),
+            recorder=self.make_recorder(),
         )
         self._thread = threading.Thread(target=self._run, name="controller under test", daemon=True)
         self._thread.start()
@@ -274,20 +322,14 @@ class ControllerUnderTest:
                 raise self._error.with_traceback(None) from None
             if self._error is not None:
                 raise self._error
+            self._warn_of_definitions()
         except BaseException:
             self.stop()
             raise
         if isinstance(self.clock, AdvancingClock):
+            self._slept = self.clock.newest_sleep()
             self.clock.attach(self._rest)
         return self
-
-    def _recorder(self, manifest: str) -> MakeRecorder | None:
-        if self._record is None:
-            return None
-        path = Path(self._record)
-        return partial(
-            FileRecorder, path, size=self._record_size, manifest=manifest, clock=self.clock, log=self.log
-        )
 
     def stop(self, timeout: float = 30.0) -> int:
         """Drain and end, as SIGTERM does; returns the exit status. A second call has no effect.
@@ -326,12 +368,30 @@ class ControllerUnderTest:
         AssertionError if there is always something to do, without any time passing.
         """
         __tracebackhide__ = True
+        self._moved(lambda clock: clock.advance(seconds, timeout=WAIT_SECONDS))
+
+    def _moved(self, move: Callable[[AdvancingClock], T]) -> T:
+        __tracebackhide__ = True
         if not isinstance(self.clock, AdvancingClock):
             raise UsageError("the controller has a clock of the test: move that one")
         try:
-            self.clock.advance(seconds, timeout=WAIT_SECONDS)
+            return move(self.clock)
         except TimeoutError as late:
             raise AssertionError(f"{late} while time was advanced: {self._what_is_left(0)}") from None
+
+    def step(self, seconds: float) -> float:
+        """As `advance`, but no further than to the next due time; returns how far it went, in seconds."""
+        __tracebackhide__ = True
+        return self._moved(lambda clock: clock.step(seconds, timeout=WAIT_SECONDS))
+
+    def rest(self) -> None:
+        """Wait until all has been done that needs no time to pass: calls, writes, Events.
+
+        What backs off, or is due later, stays so if the clock stands (`AdvancingClock(stands=True)`). Raises
+        as `advance`.
+        """
+        __tracebackhide__ = True
+        self.advance(0)
 
     def wait_ready(self, timeout: float = WAIT_SECONDS) -> None:
         """Wait until every cache has synced.
@@ -341,26 +401,10 @@ class ControllerUnderTest:
         __tracebackhide__ = True
         self._until("ready", lambda: self.status().ready, timeout)
 
-    def wait_idle(self, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until every handler has handled every change that is in the sandbox now.
-
-        Also waits for changes that back off, and for running calls. After `timeout` seconds, raises
-        AssertionError with the handlers and resources that are not done, their keys and their last errors.
-        """
-        __tracebackhide__ = True
-        deadline = time.monotonic() + timeout
-        version = self.sandbox.faults.history.version
-
-        def at_rest() -> bool:
-            # A watch without events gets to the version by a bookmark only. One that has been opened since
-            # the last look has had none.
-            self.sandbox.faults.bookmark()
-            try:
-                return self.on_machinery(self._at_rest(version), max(0.1, deadline - time.monotonic()))
-            except TimeoutError:  # its loop is busy
-                return False
-
-        self._until("idle", at_rest, timeout, version)
+    @property
+    def calls(self) -> Sequence[HandlerCall]:
+        """All calls of handlers that have ended, the oldest first; empty without `records`."""
+        return () if self._recorder is None else tuple(self._recorder.calls)
 
     def status(self) -> ControllerStatus:
         """The status, as in `GET /status`, taken on the machinery loop."""
@@ -443,14 +487,16 @@ class ControllerUnderTest:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="declctl-test-"))
         path = Path(folder) / "manifest.yaml"
         path.write_text(self._manifest, "utf-8")
+        self._manifest = path
         return str(path)
 
-    def _definitions(self, path: Path) -> list[KubeObject]:
-        """The definitions beside the manifest that neither the sandbox has nor the test gives."""
-        given = [*self._objects, *self.sandbox.objects(_DEFINITION)]
-        known = {each["metadata"]["name"] for each in given if each.get("kind") == _DEFINITION}
-        found = definitions_beside(path if path.is_dir() else path.parent)
-        return [each for each in found if each["metadata"]["name"] not in known]
+    def _warn_of_definitions(self) -> None:
+        """Give warnings of definitions to pytest, which shows no log of a test that passes."""
+        for line in tuple(self.log.lines):
+            if line.level == "warning" and not line.by_handler and _OF_DEFINITIONS.search(line.event):
+                advice = line.fields.get("suggestion")
+                text = f"{line.event}; {advice}" if advice else line.event
+                warnings.warn(text, DefinitionWarning, stacklevel=_level_of_caller())
 
     def _run(self) -> None:
         try:
@@ -464,7 +510,10 @@ class ControllerUnderTest:
         return self._loop is not None and self.status().generation > 0
 
     @asynccontextmanager
-    async def _front(self, _: Runtime) -> AsyncGenerator[None]:
+    async def _front(self, runtime: Runtime) -> AsyncGenerator[None]:
+        if self._records:
+            self._recorder = CallRecorder(asyncio.get_running_loop())
+            runtime.tap.listeners = (*runtime.tap.listeners, self._recorder)
         self._loop = asyncio.get_running_loop()
         yield
 
@@ -527,36 +576,50 @@ class ControllerUnderTest:
             for item in () if found is None else found.items:
                 failed = f" (failed attempts: {item.attempts}, {item.last_error_type})"
                 parts.append(f"{handler.name} {item.key} is {item.state}{failed if item.attempts else ''}")
+            parts += [f"write loop: {each}" for each in (() if found is None else found.write_loops)]
         return "; ".join(parts) or "it was busy, and is done now"
 
     def _rest(self) -> Standstill:
-        """Wait until caches have all changes, and what can be called now is done; for a second at most."""
-        until, first = time.monotonic() + _PATIENCE_SECONDS, None
+        """Wait until caches have all changes, and what can be called now is done; for a second at most.
+
+        Calls that run are waited for as long as `patience` says, unless a sleep of the clock has begun since
+        the last rest, for which one of them may wait.
+        """
+        begin, first = time.monotonic(), None
         while True:
-            self.sandbox.faults.bookmark()
-            version = self.sandbox.faults.history.version
+            version = self.newest_version()
             try:
-                rest, busy = self.on_machinery(self._work(version), LOOK_SECONDS)
+                rest, busy, running = self.on_machinery(self._work(version), LOOK_SECONDS)
             except RuntimeError:  # it has ended
                 return Standstill(None)
             self._slow = {part: min(number, busy.get(part, 0)) for part, number in self._slow.items()}
             if all(number <= self._slow.get(part, 0) for part, number in busy.items()):
-                self._watches = self._open_watches()
+                self._note_rest()
                 return rest
-            if time.monotonic() >= until:
+            computes = running and self._newest_sleep() <= self._slept
+            if time.monotonic() >= begin + (self.patience if computes else _PATIENCE_SECONDS):
                 if rest.figures == first:  # user code takes its time, or nothing can be called yet
                     self._slow = busy
-                    self._watches = self._open_watches()
+                    self._note_rest()
                 return rest
             first = first or rest.figures
             time.sleep(_FIRST_PAUSE_SECONDS)
+
+    def _note_rest(self) -> None:
+        self._watches, self._slept = self._open_watches(), self._newest_sleep()
+
+    def _newest_sleep(self) -> int:
+        return self.clock.newest_sleep() if isinstance(self.clock, AdvancingClock) else 0
 
     def _open_watches(self) -> int:
         client = self.runtime.client
         return 0 if client is None else client.statistics().open_watches
 
-    async def _work(self, version: int) -> tuple[Standstill, Mapping[object, int]]:
-        """Let happen what is due. Returns when more is due, and what runs or can run now, by its place."""
+    async def _work(self, version: int | None) -> tuple[Standstill, Mapping[object, int], int]:
+        """Let happen what is due.
+
+        Returns when more is due; what runs or can run now, by its place; and the number of calls that run.
+        """
         parts = self.runtime.parts
         for slot in parts.slots.all():
             slot.wake()  # workers wait by the time of this machine
@@ -567,17 +630,119 @@ class ControllerUnderTest:
         # A watch that has ended is opened again first: it would count as silent, as no bookmark can reach it.
         busy[parts.caches] = max(0, self._watches - self._open_watches())
         for resource in parts.observer.resources():
-            busy[resource.name] = not _has_seen(resource, version)
+            busy[resource.name] = version is not None and not _has_seen(resource, version)
         figures: list[object] = []
+        running = 0
         for slot in parts.slots.all():
             queue, seconds = slot.queue.statistics(), slot.queue.next_due()
             busy[slot] = queue.running + (seconds == 0)
+            running += queue.running
             due = min(due, seconds or float("inf"))
             figures.append(queue)
         for each in parts.schedules.statistics():
             busy[each.name, "schedule"] = each.running
+            running += each.running
             figures.append((each.succeeded, each.failed, each.running))
-        return Standstill(figures, due), busy
+        busy["events"] = parts.writing.recorder.waiting
+        return Standstill(figures, due), busy, running
+
+
+class ControllerUnderTest(HostedController):
+    """A controller that runs from `start` to `stop`; use it in a with statement.
+
+    - `manifest`: a file or a folder; a text of several lines is the manifest itself, without handler files.
+    - `objects`: loaded into the sandbox before the start, after the CustomResourceDefinitions beside the
+      manifest.
+    - `sandbox`: the API server, by default a new one that ends with the controller.
+    - `watch`: reload when files change. By default a test calls `reload`.
+    - `clock`: the clock of the controller and its new sandbox, by default one that `advance` can move ahead.
+      A controller over a given `sandbox` goes by the clock of that, and raises UsageError for another one.
+    - `records`: remember all calls of handlers, for `calls`.
+    - `record`: a file for what it sees and does, which `declctl replay` reads; None, the default, for none.
+    - `record_size`: the most bytes of that file and of the segment before, `FILE.1`.
+
+    `log` has the lines of declctl, and those that handlers write with `ctx.log`. Methods are called by the
+    thread of the test. If a handler changes an object that others share (`cache: {mode: Objects}`), the with
+    statement raises AssertionError at its end.
+    """
+
+    def __init__(  # noqa: PLR0913 - one parameter for each thing that a test may choose
+        self,
+        manifest: str | Path,
+        *,
+        objects: Iterable[KubeObject] = (),
+        sandbox: SandboxThread | None = None,
+        watch: bool = False,
+        clock: Clock | None = None,
+        records: bool = False,
+        record: str | Path | None = None,
+        record_size: int = _RECORD_BYTES,
+    ) -> None:
+        self._record, self._record_size = record, record_size
+        self._objects = list(objects)
+        self._own_sandbox = sandbox is None
+        self.sandbox = SandboxThread(clock=clock) if sandbox is None else sandbox
+        super().__init__(manifest, clock=self.sandbox.clock, watch=watch, records=records)
+        if clock not in (None, self.clock):
+            raise UsageError("the sandbox has another clock: give it this one, as SandboxThread(clock=…)")
+
+    async def connect(self) -> Client:
+        """A client of the sandbox."""
+        return await Client.from_kubeconfig_dict(self.sandbox.kubeconfig(), clock=self.clock)
+
+    def make_recorder(self) -> MakeRecorder | None:
+        """Records to the file of `record`."""
+        if self._record is None:
+            return None
+        path, manifest = Path(self._record), str(self._manifest)
+        return partial(
+            FileRecorder, path, size=self._record_size, manifest=manifest, clock=self.clock, log=self.log
+        )
+
+    def newest_version(self) -> int:
+        """The newest version of the sandbox; a bookmark brings it to each watch."""
+        self.sandbox.faults.bookmark()
+        return self.sandbox.faults.history.version
+
+    def start(self, timeout: float = 30.0) -> Self:
+        """Load the objects, start the controller, and wait until the first generation is active.
+
+        Its caches may lack objects. Raises the exception of the start, or AssertionError after `timeout`
+        seconds. A fault of the user, such as ManifestErrors, comes without the calls that have found it.
+        """
+        __tracebackhide__ = True
+        if self._own_sandbox:
+            self._stack.enter_context(self.sandbox)
+        self.sandbox.load([*self._definitions(Path(self._path())), *self._objects])
+        return super().start(timeout)
+
+    def wait_idle(self, timeout: float = WAIT_SECONDS) -> None:
+        """Wait until every handler has handled every change that is in the sandbox now.
+
+        Also waits for changes that back off, and for running calls. After `timeout` seconds, raises
+        AssertionError with the handlers and resources that are not done, their keys and their last errors.
+        """
+        __tracebackhide__ = True
+        deadline = time.monotonic() + timeout
+        version = self.sandbox.faults.history.version
+
+        def at_rest() -> bool:
+            # A watch without events gets to the version by a bookmark only. One that has been opened since
+            # the last look has had none.
+            self.sandbox.faults.bookmark()
+            try:
+                return self.on_machinery(self._at_rest(version), max(0.1, deadline - time.monotonic()))
+            except TimeoutError:  # its loop is busy
+                return False
+
+        self._until("idle", at_rest, timeout, version)
+
+    def _definitions(self, path: Path) -> list[KubeObject]:
+        """The definitions beside the manifest that neither the sandbox has nor the test gives."""
+        given = [*self._objects, *self.sandbox.objects(_DEFINITION)]
+        known = {each["metadata"]["name"] for each in given if each.get("kind") == _DEFINITION}
+        found = definitions_beside(path if path.is_dir() else path.parent)
+        return [each for each in found if each["metadata"]["name"] not in known]
 
     async def _at_rest(self, version: int) -> bool:
         if not self._is_idle(version):
@@ -590,6 +755,15 @@ class ControllerUnderTest:
     def _is_idle(self, version: int) -> bool:
         resources = self.runtime.status().resources
         return not self.runtime.unfinished() and all(_has_seen(each, version) for each in resources)
+
+
+def _level_of_caller() -> int:
+    """The `stacklevel` of a warning by the caller of this function, for the first line outside of here."""
+    frame, level = inspect.currentframe(), 0
+    ours = (str(Path(__file__).parent), contextlib.__file__)
+    while frame is not None and frame.f_code.co_filename.startswith(ours):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _has_seen(resource: ResourceStatus, version: int) -> bool:

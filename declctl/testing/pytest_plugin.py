@@ -5,7 +5,7 @@
 `handler_log` keeps what a handler writes with its `ctx.log`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
@@ -61,7 +61,7 @@ def handler_log() -> Logged:
 
 
 @pytest.fixture
-def controller(sandbox: SandboxThread) -> Iterator[Callable[..., ControllerUnderTest]]:
+def controller(sandbox: SandboxThread) -> Iterator[Start]:
     """Starts controllers over `sandbox`: `controller("manifest.yaml", objects=[…])`."""
     with ExitStack() as stack:
 

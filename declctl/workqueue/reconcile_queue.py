@@ -24,7 +24,7 @@ DURATION_BOUNDS = tuple(10.0**power for power in range(-8, 4))  # seconds; clien
 MOST_CAUSES = 16  # that are kept for one key, and as many of its other reasons; further ones are left out
 _WAITING, _BEHIND = ItemState.WAITING, ItemState.BEHIND
 _RESTING, _BACKING_OFF, _REQUEUED = ItemState.RESTING, ItemState.BACKING_OFF, ItemState.REQUEUED
-_AWAITS_CACHE = ItemState.AWAITS_CACHE
+_AWAITS_CACHE, _WRITE_LOOP = ItemState.AWAITS_CACHE, ItemState.WRITE_LOOP
 
 Version = tuple[str, str]
 """The uid and the version of an object."""
@@ -406,7 +406,8 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             yield replace(item, again=item.key in self._waiting)
         if self._gate is not None:
             for key, until in self._gate.held():
-                yield replace(self._waiting[key], due=until if until > self._now() else None)
+                item = self._waiting[key]
+                yield replace(item, due=until, state=_WRITE_LOOP) if until > self._now() else item
         yield from self._in_turns()
         yield from (item for item in self._soonest() if item.key not in self._waiting)
 

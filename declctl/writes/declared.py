@@ -73,5 +73,6 @@ class DeclaredWrites(msgspec.Struct, frozen=True):
         declared = ", ".join(str(each) for each in self.applies)
         raise UndeclaredWrite(
             f"a write of {kind} was not sent: the handler {handler} applies {declared}; add "
-            f"{{apiVersion: {kind.api_version}, kind: {kind.kind}}} to its `applies` in the manifest"
+            f"{{apiVersion: {kind.api_version}, kind: {kind.kind}}} to its `applies` in the manifest, which "
+            "its rights come from"
         )

@@ -205,6 +205,11 @@ class EventRecorder:
         finally:
             self._close()
 
+    @property
+    def waiting(self) -> int:
+        """The events that were recorded and not posted yet. From any thread."""
+        return self._waiting
+
     def statistics(self) -> RecordedEvents:
         """The figures of this moment. From any thread."""
         return self._counts

@@ -411,6 +411,7 @@ class WriteGate:
             retries=attempts.retries,
             error=error,
             fields=fields,
+            changed=written is None or written.changed,
         )
         self._ledger.add(record, written if result is WriteResult.DRY_RUN else None)
 

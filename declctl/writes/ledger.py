@@ -114,6 +114,7 @@ class WriteRecord(msgspec.Struct, frozen=True):
     retries: int = 0  # requests after the first
     error: str = ""
     fields: AppliedFields | None = None  # of its manager after it; None if they are not known
+    changed: bool = True  # see `Written`; True for writes of official clients
 
 
 class WriteTotal(msgspec.Struct, frozen=True):

@@ -28,6 +28,7 @@ IsOwn = Callable[[KubeObject], bool]
 """Whether an object is of the handler that applies it, so that it may be deleted."""
 
 _INVALID = 422
+_ADDRESSES, _HEALTH_PORT = ("clusterIP", "clusterIPs"), "healthCheckNodePort"  # of a Service
 _SECONDS = 5.0  # that one call waits for the end of what it has deleted
 _PAUSE = 0.05  # seconds before the first look; each further one waits twice as long
 _AGAIN_SECONDS = 60.0  # between two times that an object is made again
@@ -107,7 +108,8 @@ class Recreation:
         if not is_own(live):
             raise _explained(error, f"it is not made again, as {write.manager} has not made it alone")
         try:
-            await self._gate.check_new(write)
+            body = without_allocated(write.body or {}, live)
+            await self._gate.check_new(structs.replace(write, body=body))
         except ApiError as refusal:
             raise _explained(error, f"it is not made again, as it could not be made: {refusal}") from refusal
         made = self._made.get(str(live["metadata"].get("uid")))
@@ -167,6 +169,33 @@ class Recreation:
                 )
             await self._clock.sleep(pause)
             pause = min(2 * pause, 1.0)
+
+
+def without_allocated(body: KubeObject, live: KubeObject) -> KubeObject:
+    """A new object without the values that a server gives to one object alone, and that the live one has.
+
+    Its delete sets them free. Until then, a dry run of a create would be refused because of them. These are
+    addresses and ports of a Service.
+    """
+    if (body.get("apiVersion"), body.get("kind")) != ("v1", "Service"):
+        return body
+    spec, held = dict(body.get("spec") or {}), live.get("spec") or {}
+    if _addresses(spec) & _addresses(held):
+        spec = {name: value for name, value in spec.items() if name not in _ADDRESSES}
+    ports = {port.get("nodePort") for port in held.get("ports") or ()} | {held.get(_HEALTH_PORT)}
+    if spec.get(_HEALTH_PORT) in ports:
+        spec.pop(_HEALTH_PORT, None)
+    if spec.get("ports"):
+        spec["ports"] = [
+            {name: value for name, value in port.items() if name != "nodePort" or value not in ports}
+            for port in spec["ports"]
+        ]
+    return {**body, "spec": spec}
+
+
+def _addresses(spec: Mapping[str, Any]) -> set[str]:
+    """The addresses of a Service in the cluster. A headless one has None as a text, which is no address."""
+    return {spec.get("clusterIP") or "None", *(spec.get("clusterIPs") or ())} - {"None"}
 
 
 def _has_preconditions(write: ApiWrite) -> bool:

@@ -95,7 +95,10 @@ def conditions_of(given: Iterable[Writable]) -> list[KubeObject]:
             )
         reason = condition.get("reason")
         if not isinstance(reason, str) or not _REASON.fullmatch(reason):
-            raise InvalidWrite(f"the condition {kind} needs a reason, one CamelCase word; it is {reason!r}")
+            raise InvalidWrite(
+                f"the condition {kind} needs a reason, one CamelCase word such as AllReady or NotFound; "
+                f"it {f'is {reason!r}' if reason else 'has none'}"
+            )
         if len(reason) > _LONGEST_REASON:
             raise InvalidWrite(
                 f"the reason of the condition {kind} has {len(reason):,} characters, more than "
@@ -114,27 +117,45 @@ def conditions_of(given: Iterable[Writable]) -> list[KubeObject]:
     return found
 
 
-def given_conditions(
-    checked: Sequence[KubeObject], obj: ObjectView, *, is_whole: bool
-) -> Sequence[KubeObject]:
+def given_conditions(checked: Sequence[KubeObject], obj: ObjectView) -> Sequence[KubeObject]:
     """The conditions that a handler gives anew, without what it has copied from those that it has seen.
 
-    A copy of a whole status may have the conditions of other controllers, which may be newer by now. In a
-    changed copy, what is filled in is that of the old condition.
+    In a changed copy, what is filled in is that of the old condition.
     """
-    if not is_whole and not any(name in each for each in checked for name in _FILLED_IN):
+    if not any(name in each for each in checked for name in _FILLED_IN):
         return checked
-    status = _fields(obj)
-    seen = {each.get("type"): each for each in status.get("conditions") or () if isinstance(each, Mapping)}
+    seen = _seen_conditions(obj)
     found: list[KubeObject] = []
     for each in checked:
         old: Mapping[str, Any] = seen.get(each["type"]) or {}
-        if each != old:
-            copied = {name for name in _FILLED_IN if name in old and old[name] == each.get(name)}
-            found.append({name: value for name, value in each.items() if name not in copied})
-        elif not is_whole:
-            found.append(each)
+        copied = {name for name in _FILLED_IN if name in old and old[name] == each.get(name)}
+        found.append(
+            each if each == old else {name: value for name, value in each.items() if name not in copied}
+        )
     return found
+
+
+def without_copies(conditions: Iterable[Writable], obj: ObjectView) -> Sequence[Writable]:
+    """The conditions of a whole status but for those that a handler has copied from what it has seen.
+
+    These may be conditions of other controllers, which may be newer by now, and may lack a reason.
+    """
+    seen = _seen_conditions(obj)
+    return [each for each in conditions if not _is_copy(each, seen)]
+
+
+def _seen_conditions(obj: ObjectView) -> Mapping[Any, Mapping[str, Any]]:
+    status = _fields(obj)
+    return {each.get("type"): each for each in status.get("conditions") or () if isinstance(each, Mapping)}
+
+
+def _is_copy(condition: Writable, seen: Mapping[Any, Mapping[str, Any]]) -> bool:
+    """Whether a condition is one of an object, as far as a Condition has its fields."""
+    try:
+        read = msgspec.convert(condition, Condition)
+        return read == msgspec.convert(dict(seen[read.type]), Condition)
+    except (KeyError, msgspec.ValidationError):  # what is given is checked later
+        return False
 
 
 def hide_in_messages(fields: KubeObject) -> KubeObject:

@@ -57,6 +57,7 @@ from declctl.writes.status import (
     conditions_of,
     given_conditions,
     hide_in_messages,
+    without_copies,
 )
 
 
@@ -107,8 +108,8 @@ def status_change(
     """Check what `status_arguments` has found, and copy it. From any thread. Raises InvalidWrite."""
     if "conditions" in fields or isinstance(conditions, Mapping | str | bytes):
         raise InvalidWrite("conditions is a list of conditions: conditions=[{...}]")
-    obj, checked = object_of(scope, "patch_status"), conditions_of(conditions)
-    given = given_conditions(checked, obj, is_whole=is_whole)
+    obj = object_of(scope, "patch_status")
+    given = given_conditions(conditions_of(without_copies(conditions, obj) if is_whole else conditions), obj)
     return StatusChange(obj, given, hide_in_messages(plain_json(fields)), is_whole)
 
 

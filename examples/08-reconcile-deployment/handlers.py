@@ -14,11 +14,16 @@ def deployment_of(pod: Pod) -> list[str]:
     return [owner["name"].removesuffix(ending) for owner in owners if owner["kind"] == "ReplicaSet"]
 
 
+def is_ready(pod: Pod) -> bool:
+    ready = pod.condition("Ready")
+    return ready is not None and ready.status == "True"
+
+
 def nodes_of(obj: Deployment, ctx: declctl.Context) -> set[str]:
     """The nodes on which ready pods of a Deployment run."""
     sets = ctx.listers["replicasets"].by_index("byOwner", obj.uid)
     pods = [pod for each in sets for pod in ctx.lister(Pod).by_index("byOwner", each.uid)]
-    return {pod.spec.node_name for pod in pods if pod.status.status_of("Ready") == "True"}
+    return {pod.spec.node_name for pod in pods if is_ready(pod)}
 
 
 def budget(obj: Deployment, most: int) -> dict[str, object]:
@@ -36,7 +41,7 @@ async def guard(request: declctl.Request[Deployment], ctx: declctl.Context) -> N
     if obj is None or obj.deletion_timestamp:
         return  # the garbage collector deletes the budget
     guarded, replicas = obj.labels.get(LABEL) == "true", obj.spec.replicas
-    if not guarded and not obj.status.status_of(CONDITION):
+    if not guarded and obj.condition(CONDITION) is None:
         return  # it has never had a budget
     most, nodes = max(1, replicas // 4), nodes_of(obj, ctx)
     await ctx.apply_set([budget(obj, most)] if guarded and replicas > 1 else [])

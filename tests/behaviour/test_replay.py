@@ -105,3 +105,15 @@ def test_what_happens_meanwhile_does_not_wait_for_the_replay(rig, run, config_ma
     deleted = heard.index(("new", "Deleted", "Watch", "default/m249"))
     assert "default/m249" not in [row[3] for row in heard[deleted + 1 :]]
     assert set(_replayed(rig, "new")) >= set(ALL) - {"default/m249"}
+
+
+def test_the_line_of_a_generation_comes_before_those_of_its_code(rig) -> None:
+    """A reader of the log learns of the edit first, and then what its code says of the objects."""
+    rig.folder.write("helper.py", "Y = 1\n")
+    rig.handler("tell", rest="replay: OnCodeChange")
+    runs = rig.run(_code("old"))
+    runs.wait_idle()
+    rig.apply(_code("new"))
+    until("nothing is replayed", lambda: any("0 objects replayed" in x for x in runs.log.events("info")))
+    lines = [x for x in runs.log.events("info") if x.startswith("generation 2:") or "replayed" in x]
+    assert [x.split(":")[0] for x in lines] == ["generation 2", "tell"]

@@ -137,6 +137,13 @@ def test_handlers_that_feed_themselves_are_named_and_slowed_down(
         names = [name.replace("_", "-") for name in handlers]
         until("the key waits", lambda: any(controller.handler(name).queued for name in names))
         assert max(len(rig.told(name)) for name in names) < 20
+        with pytest.raises(
+            AssertionError, match=r"default/a is WriteLoop.*; write loop: .*lead to its next call"
+        ):
+            controller.wait_idle(0.5)
+        resource = "pods" if kind == "Pod" else "configmaps"
+        found = controller.on_machinery(controller.runtime.why(resource, "default/a"), 5)
+        assert field in str(found.write_loops)
 
 
 def test_a_fight_with_another_manager_is_named(rig, pods, sandbox) -> None:

@@ -6,9 +6,9 @@ from xml.etree import ElementTree as ET
 import pytest
 from harness.bar import BARS, judged, verdict
 from harness.plot import Panel, plot
-from harness.report import PAGE, page, picture
+from harness.report import FIGURES, PAGE, deciding, page, picture, section
 from harness.results import Record, Results
-from harness.tables import tables
+from harness.tables import summary, tables
 from harness.text import Table, markdown, plain
 
 _MACHINE = {"processor": "P", "cores": "2", "memory": "1 GiB", "kernel": "Linux", "python": "3.11"}
@@ -111,15 +111,29 @@ def test_the_page_takes_the_results_between_its_marks() -> None:
     results = _results(declctl=[{"sync_cpu": 1.0, "sync_resident": 80.0}])
     results.versions["declctl"] = "declctl 0.1"
     text = "before\n<!-- results -->\nof another day\n<!-- end of results -->\nafter\n"
-    once = page(text, results)
+    once = page(text, section(results))
     assert once.startswith("before\n")
     assert once.endswith("\nafter\n")
     assert "of another day" not in once
     assert "declctl 0.1" in once
-    assert page(once, results) == once
+    assert page(once, section(results)) == once
     assert "<svg" in picture(results)
 
 
-def test_docs_have_a_place_for_the_results() -> None:
+@pytest.mark.parametrize("file", [PAGE, FIGURES], ids=lambda file: file.name)
+def test_docs_have_a_place_for_the_results(file: Path) -> None:
     """`make bench-full` will not end with an error after hours."""
-    assert page(PAGE.read_text("utf-8"), _results(declctl=[{"sync_cpu": 1.0}]))
+    assert page(file.read_text("utf-8"), deciding(_results(declctl=[{"sync_cpu": 1.0}])))
+
+
+def test_the_table_of_those_who_choose_has_each_client_once() -> None:
+    """A client without a cache of its own has its reconciles; what was not measured at all has no row."""
+    results = _results(declctl=[{"sync_cpu": 2.0}], kopf=[{"sync_cpu": 8.0}])
+    for peer, cpu in (("declctl-run", 0.0002), ("controller-runtime", 0.0003)):
+        results.records.append(Record("reconcile", "customs", 10, peer, 0, {"flood_cpu": cpu}))
+    assert summary(results).rows == [
+        ["declctl", "2", "-", "-", "-", "-"],
+        ["declctl run", "-", "-", "-", "-", "200"],
+        ["controller-runtime", "-", "-", "-", "-", "300 (1.50x)"],
+        ["kopf", "8 (4x)", "-", "-", "-", "-"],
+    ]

@@ -12,6 +12,7 @@ from rest import Rest
 
 from declctl.sandbox import SandboxThread
 from tests.rooms.objects.agreement import Answers, Judged
+from tests.rooms.objects.rule_table import CASES
 from tests.rooms.objects.schema_values import values
 
 _TYPES, _VALUES = (50, 100) if os.environ.get("DECLCTL_SOAK") else (10, 30)
@@ -34,6 +35,16 @@ def test_types_and_servers_agree_on_random_values(servers: list[Answers]) -> Non
         for server in servers:
             server.serve(judged)
         _compare(judged, servers)
+
+
+@pytest.mark.real
+def test_the_servers_agree_on_rules(servers: list[Answers]) -> None:
+    """Each rule of the table is taken by both, or refused by both with the same answer."""
+    for case in CASES:
+        real, sandbox = [server.define(case.schema) for server in servers]
+        assert sandbox == real, case.text
+        assert real["kind"] == ("Status" if case.said else "CustomResourceDefinition"), case.text
+        assert all(each in real["message"] for each in (case.said or "").split("; ") if case.said)
 
 
 def _compare(judged: Judged, servers: list[Answers]) -> None:

@@ -190,11 +190,16 @@ async def selects(obj, ctx):
     child = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
     found = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "found"}, "data": app}
     fixed = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "fixed"}, "immutable": True}
+    door = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "door"}}
+    ports = [{"port": 80, "nodePort": 31871}]
+    address = {"one": "10.0.0.201", "two": "10.0.0.202"}[app["app"]]
+    door["spec"] = {"type": "NodePort", "clusterIP": address, "ports": ports, "selector": app}
     invalid = {**child, "metadata": {"name": "web", "labels": {"a": "no label!"}}}
     value = {"app": b64encode(app["app"].encode()).decode()}
     print("set", app, await refusal(ctx.apply_set([child])), flush=True)
     print("invalid", app, await refusal(ctx.apply(invalid)), flush=True)
     print("found", app, await refusal(ctx.apply(found)), flush=True)
+    print("door", app, await refusal(ctx.apply(door)), flush=True)
     print("fixed", app, await refusal(ctx.apply({**fixed, "data": value})), flush=True)
 
 
@@ -485,7 +490,7 @@ def test_one_object_is_read_and_deleted_by_its_name(
 def test_what_can_not_be_changed_is_made_again_if_the_handler_has_made_it(
     cluster: Cluster, webapps: str, namespace: str, bundle: Any
 ) -> None:
-    """A Deployment gets another selector. What is invalid, of somebody else, or not declared so stays."""
+    """Such as a selector and an address. What is invalid, of somebody else, or not declared so stays."""
     metadata = {"name": "found", "namespace": namespace}
     found = {
         "apiVersion": "v1",
@@ -501,6 +506,7 @@ def test_what_can_not_be_changed_is_made_again_if_the_handler_has_made_it(
         for version, kind, field in (
             ("apps/v1", "Deployment", ", onImmutable: Recreate"),
             ("v1", "ConfigMap", ", onImmutable: Recreate"),
+            ("v1", "Service", ", onImmutable: Recreate"),
             ("v1", "Secret", ""),
         )
     )
@@ -524,9 +530,12 @@ def test_what_can_not_be_changed_is_made_again_if_the_handler_has_made_it(
         advice = "write onImmutable: Recreate for {apiVersion: v1, kind: Secret} in the `applies`"
         assert advice in _lines(declctl, "fixed {'app': 'two'}")[0]
         assert cluster.rest.get("configmaps", "found", namespace)["metadata"]["uid"] == before
-        again = [line for line in declctl.err if "was deleted and made again" in line]
-        assert len(again) == 1
-        assert "spec.selector" in again[0]
+        # Its port is taken until it is deleted, and its own again.
+        door = cluster.rest.request("GET", f"/api/v1/namespaces/{namespace}/services/door")["spec"]
+        assert (door["clusterIP"], door["ports"][0]["nodePort"]) == ("10.0.0.202", 31871)
+        selector, address = [line for line in declctl.err if "was deleted and made again" in line]
+        assert "spec.selector" in selector
+        assert "spec.clusterIPs[0]" in address
         assert declctl.stop() == 0
 
 

@@ -74,8 +74,14 @@ async def hook(obj: declctl.ObjectView, ctx: declctl.Context) -> None:
     ctx.patch_status(ready=1)
     found = await ctx.get("v1/Pod", "x")
     print(found["spec"], ctx.delete("v1/Pod", "x", propagation="Later"), ctx.aply)
+
+
+def in_a_thread(ctx: declctl.Context) -> None:
+    ctx.sync.delete("v1/Pod", "x", propagation="Later")
+    print(ctx.sync.apply({}, forc=True))
+    print(ctx.sync.apply({}).change)
 """
-FAULTY_LINES = {5, 6, 8}
+FAULTY_LINES = {5, 6, 8, 12, 13, 14}
 _INTERNAL = {"for_other_process", "origin"}
 
 

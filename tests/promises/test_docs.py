@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 from markdown import ROOT, Block, blocks, leads_somewhere, links, pages
 from processes import environment
 from walkthrough import DIRECTIVE
 
-from declctl.manifest import ManifestSource, load
+from declctl.manifest import ManifestSource, load, schema
 from declctl.sandbox import SandboxThread
 from declctl.transport import Client
 
@@ -45,6 +46,9 @@ def test_yaml_is_valid(block: Block, tmp_path: Path) -> None:
         file = tmp_path / "manifest.yaml"
         file.write_text(text, "utf-8")
         load(ManifestSource.read(str(file)))
+    for one in documents:
+        if isinstance(one, dict) and one.get("kind") == "ControllerTest":
+            Draft202012Validator(schema("ControllerTest")).validate(one)
 
 
 @pytest.mark.parametrize("block", _of("python"), ids=str)

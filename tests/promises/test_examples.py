@@ -1,5 +1,6 @@
 """Every example runs as its README says, against the sandbox."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -66,15 +67,17 @@ def test_an_example_prints_what_its_readme_shows(folder: Path, plugins: dict[str
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("folder", EXAMPLES, ids=_name)
-def test_an_example_runs_once(folder: Path, plugins: dict[str, str]) -> None:
-    """`--once` syncs, delivers, and ends with 0."""
-    command = [sys.executable, "-m", *_sandbox_command(folder)]
-    command += [] if "--once" in command else ["--once"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment(**plugins), cwd=ROOT, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
+def test_the_documents_of_examples_and_plugins_pass(tmp_path: Path) -> None:
+    """Each of them has a ControllerTest, which needs no cluster, and nothing beyond the plugins."""
+    packages_of = [packages.CHANGELOG, packages.NOTIFY, packages.WEBHOOK]
+    for package in packages_of:
+        env = packages.install(package, tmp_path / "site")
+    env |= {"NOTIFY_URL": "json://127.0.0.1:9/", "WEBHOOK_SPOOL": str(tmp_path / "spool")}
+    done = run("test", "examples", "plugins", "-j", "2", "-o", "json", cwd=ROOT, seconds=300, **env)
+    played = json.loads(done.stdout)["tests"]
+    assert [one for one in played if one["outcome"] != "passed"] == []
+    folders = {(ROOT / one["file"]).relative_to(ROOT).parts[:2] for one in played}
+    assert folders == {each.relative_to(ROOT).parts for each in (*EXAMPLES, *packages_of)}
 
 
 @pytest.mark.parametrize("folder", EXAMPLES, ids=_name)

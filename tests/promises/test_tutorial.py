@@ -1,9 +1,7 @@
 """docs/tutorial.md is played from its first command to its last, and so is the first minute of the README."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import clusters
 import pytest
 from clusters import Cluster
 from markdown import ROOT
@@ -30,15 +28,6 @@ def test_the_first_minute_of_the_readme(tmp_path: Path) -> None:
     with Walkthrough(tmp_path) as reader:
         steps = section(ROOT / "README.md", "## The first minute", "## Watchers")
         reader.play(block for block in steps if block.language != "console")
-
-
-@pytest.fixture(params=["sandbox", pytest.param("real", marks=pytest.mark.real)])
-def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    """Either kind of cluster, of this test alone."""
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    with (clusters.sandbox if request.param == "sandbox" else clusters.real)(folder) as found:
-        yield found
 
 
 def test_the_tutorial_in_a_cluster(cluster: Cluster, tmp_path: Path) -> None:

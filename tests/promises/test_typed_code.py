@@ -117,13 +117,14 @@ def _modules(folder: Path, prefix: str) -> dict[str, str]:
 @pytest.mark.thorough
 @pytest.mark.parametrize("check", [pyright, mypy])
 def test_what_an_author_begins_with_is_clean(tmp_path: Path, check) -> None:
-    """A new operator as it is made and at the end of the tutorial, and the examples that have types."""
+    """A new operator as it is made and with all edits of the docs, and the examples that have types."""
     for name in ("made", "taught"):
         assert (
             processes.run("new", "operator", "preview", name, "--group", "acme.dev", cwd=tmp_path).returncode
             == 0
         )
-    for block in blocks(ROOT / "docs" / "tutorial.md"):
+    shown = ("tutorial.md", "testing-in-python.md")
+    for block in [block for page in shown for block in blocks(ROOT / "docs" / page)]:
         if DIRECTIVE.fullmatch(block.above):
             edit(tmp_path / "taught", block)
     folders = [tmp_path / "made", tmp_path / "taught"]

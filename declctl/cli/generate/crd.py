@@ -1,12 +1,14 @@
 """`declctl generate crd`: the CustomResourceDefinitions of classes, as YAML."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import typer
 
 from declctl.cli.generate.objects import rendered
+from declctl.cli.options import checked
 from declctl.cli.report import count, show_faults
 from declctl.cli.terminal import line, print_or_write
 from declctl.errors import UsageError
@@ -14,7 +16,7 @@ from declctl.hooks.bundle import Bundle, closure
 from declctl.kit.files import shown
 from declctl.manifest import Diagnostic
 from declctl.manifest.diagnostics import in_order
-from declctl.manifest.values import BadValue, EntryPoint, parse_entry_point
+from declctl.manifest.values import EntryPoint, parse_entry_point
 from declctl.runtime.checking.check import import_definitions
 from declctl.runtime.checking.declaration import Fault
 
@@ -28,7 +30,7 @@ def show_definitions(classes: Sequence[str], *, folder: Path, output: Path | Non
     Their modules are looked for in `folder`, then among installed packages, and are imported in a child
     process. Raises typer.Exit for faults of the classes, which are printed on stderr, and UsageError.
     """
-    entries = [_entry_point(each) for each in classes]
+    entries = [checked(partial(parse_entry_point, needs="class"), each, "CLASS") for each in classes]
     try:
         bundle = closure(
             folder, [each.module for each in entries], display=shown(folder), folder=folder.absolute()
@@ -43,14 +45,6 @@ def show_definitions(classes: Sequence[str], *, folder: Path, output: Path | Non
             line(count(found), err=True)
             raise typer.Exit(1)
     print_or_write(rendered(definitions), output)
-
-
-def _entry_point(text: str) -> EntryPoint:
-    try:
-        return parse_entry_point(text, needs="class")
-    except BadValue as error:
-        advice = f": {error.suggestion}" if error.suggestion else ""
-        raise UsageError(f"{error}{advice}.") from error
 
 
 def _located(faults: Iterable[Fault], bundle: Bundle, entries: Sequence[EntryPoint]) -> Iterable[Diagnostic]:

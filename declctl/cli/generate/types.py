@@ -50,7 +50,10 @@ class TypeSource(Struct, frozen=True):
 
 def show_types(kinds: Sequence[str], source: TypeSource, *, output: Path | None) -> None:
     """Print the classes of kinds such as `apps/v1/Deployment`, or write them to a file. Raises UsageError."""
-    wanted = [_kind(each) for each in kinds]
+    try:
+        wanted = [GroupVersionKind.parse(each) for each in kinds]
+    except ValueError as error:
+        raise UsageError(f"{error}.") from error
     if source.cluster:
         found = asyncio.run(_of_cluster(wanted, source))
     else:
@@ -76,13 +79,6 @@ def types_of(kinds: Sequence[KindSchemas]) -> str:
         "\n".join(imports),
     ]
     return "\n\n".join(head) + f"\n\n\n{body}"
-
-
-def _kind(text: str) -> GroupVersionKind:
-    api_version, _, kind = text.rpartition("/")
-    if not api_version or not re.fullmatch("[A-Z][A-Za-z0-9]*", kind):
-        raise UsageError(f'"{text}" is no kind: write apiVersion and kind, such as apps/v1/Deployment.')
-    return GroupVersionKind.of(api_version, kind)
 
 
 async def _of_cluster(kinds: Sequence[GroupVersionKind], source: TypeSource) -> list[KindSchemas]:

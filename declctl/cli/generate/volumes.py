@@ -12,10 +12,11 @@ import msgspec
 
 from declctl.cli.generate.bundle import FOLDER, BundleVolume
 from declctl.cli.generate.objects import Document
+from declctl.cli.options import checked
 from declctl.errors import UsageError
 from declctl.kit.tokens import TOKEN_VARIABLE
 from declctl.manifest import Plan
-from declctl.manifest.values import BadValue, check_subdomain, parse_quantity
+from declctl.manifest.values import check_subdomain, parse_quantity
 
 PLUGINS: Final = "/opt/plugins"
 ALLOWED_DIGESTS: Final = "/etc/declctl-allowed/digests"
@@ -94,11 +95,8 @@ def _add(folders: dict[str, Any], folder: str, value: str | None, *, option: str
 def _require_valid(check: Callable[[str], object], values: Iterable[tuple[str, str | None]]) -> None:
     """Raise UsageError, with its option, for a value that does not pass a check of the manifest's values."""
     for option, value in values:
-        try:
-            if value is not None:
-                check(value)
-        except BadValue as error:
-            raise UsageError(f"{option}: {error}; {error.suggestion}.") from error
+        if value is not None:
+            checked(check, value, option)
 
 
 def pod_volumes(plan: Plan, bundle: BundleVolume, options: VolumeOptions, *, plugins: bool) -> list[Volume]:

@@ -58,7 +58,7 @@ def check_references(findings: Findings, shape: Schema) -> None:
         _check_backoff(findings, (*path, "retry"), shape)
     _check_field_managers(findings, handlers)
     _check_shared_queues(findings, handlers)
-    _check_alternatives(findings)
+    check_alternatives(findings)
     for section in _NAMED:
         _check_unique(findings, entries_at(data, "spec", section), what=section.removesuffix("s"))
     for path, _ in entries_at(data, "spec", "resources"):
@@ -249,7 +249,8 @@ def _are_known(findings: Findings, section: str) -> bool:
     )
 
 
-def _check_alternatives(findings: Findings) -> None:
+def check_alternatives(findings: Findings) -> None:
+    """Report mappings that have none, or several, of fields of which exactly one has to be there."""
     for path, entry, piece in findings.pieces:
         if "oneOf" not in piece or not isinstance(entry, dict):
             continue

@@ -159,8 +159,9 @@ def _linted(checked: CheckResult) -> CheckResult:
     """Add the faults of the lint rules, which otherwise the child adds."""
     if checked.inputs is None or checked.declaration is None:
         return checked
-    bundle = checked.inputs.bundle
-    faults = [Fault.of_finding(finding) for finding in lint(bundle, checked.declaration.entry_points)]
+    bundle, declaration = checked.inputs.bundle, checked.declaration
+    findings = lint(bundle, declaration.entry_points, declaration.reconcilers)
+    faults = [Fault.of_finding(finding) for finding in findings]
     found = diagnose(faults, checked.inputs.loaded.document, bundle)
     return replace(checked, diagnostics=(*checked.diagnostics, *found))
 
@@ -214,12 +215,12 @@ def _imported(checked: CheckResult, preflight: Preflight) -> CheckResult:
         ]
     found = diagnose(faults, inputs.loaded.document, inputs.bundle)
     checked = CheckResult((*checked.diagnostics, *found), inputs, declaration, result.hooks, result.seconds)
-    return _with_differing_definitions(checked) if is_run and has_types else checked
+    return _with_differing_definitions(checked) if is_run else checked
 
 
 def _with_differing_definitions(checked: CheckResult) -> CheckResult:
-    """Add a warning for each definition beside the manifest that is not that of its class."""
-    from declctl.runtime.checking.definition_checks import differing_files  # late: few manifests have types
+    """Add warnings for definitions beside the manifest: not those of their classes, or with broken rules."""
+    from declctl.runtime.checking.definition_checks import differing_files  # late: many checks import nothing
 
     found: dict[tuple[str, str], Diagnostic] = {}
     for each in differing_files(checked.inputs, checked.hooks, ()):
@@ -386,6 +387,7 @@ def _entries(controller: ControllerSpec) -> Iterable[DeclaredEntry]:
             plugin=handler.plugin,
             path=(*handler.path, field),
             isolated=handler.isolation.mode is IsolationMode.PROCESS,
+            keeps_previous=handler.keep_previous,
         )
         if handler.finalizer:
             entry = None if handler.entry_point is None else str(handler.entry_point)

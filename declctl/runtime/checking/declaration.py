@@ -52,6 +52,7 @@ class DeclaredEntry(msgspec.Struct, frozen=True):
     path: ManifestPath
     others: tuple[str, ...] = ()  # of an index: those that the manifest declares
     isolated: bool = False  # the hooks of the handler are called in processes of its own
+    keeps_previous: bool = False  # of a reconciler: whether it has `keepPrevious`
 
 
 class SecretKey(msgspec.Struct, frozen=True):
@@ -140,6 +141,15 @@ class Declaration(msgspec.Struct, frozen=True):
     def entry_points(self) -> tuple[str, ...]:
         """The entry points of the entries, each once."""
         return tuple(dict.fromkeys(each.entry_point for each in self.entries if each.entry_point))
+
+    @property
+    def reconcilers(self) -> Mapping[str, bool]:
+        """The entry points of reconcilers, and whether a handler of each has `keepPrevious`."""
+        found: dict[str, bool] = {}
+        for each in self.entries:
+            if each.use == "reconciler" and each.entry_point:
+                found[each.entry_point] = found.get(each.entry_point, False) or each.keeps_previous
+        return found
 
     @property
     def bundle(self) -> Bundle:

@@ -1,4 +1,4 @@
-"""Where definitions of files, and of a cluster, are not those of a manifest's classes."""
+"""Where definitions of files and of a cluster are not those of a manifest's classes, or have broken rules."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 from msgspec.structs import replace
 
-from declctl.codes import INCOMPATIBLE_DEFINITION, OTHER_DEFINITION
+from declctl.codes import INCOMPATIBLE_DEFINITION, OTHER_DEFINITION, REFUSED_RULE
 from declctl.errors import Forbidden, NotFound, UsageError
 from declctl.kit.files import shown
 from declctl.manifest import Diagnostic
@@ -19,7 +19,14 @@ from declctl.manifest.definition_files import (
     yaml_files,
 )
 from declctl.manifest.diagnostics import Position, SourceText
-from declctl.objects.schema_changes import Definition, SchemaChange, Steps, compare_definitions
+from declctl.objects.rule_checks import RuleFault, schema_faults
+from declctl.objects.schema_changes import (
+    Definition,
+    SchemaChange,
+    Steps,
+    by_cause,
+    compare_definitions,
+)
 from declctl.runtime.checking.declaration import FromHooks
 from declctl.runtime.checking.inputs import Inputs
 
@@ -31,20 +38,22 @@ _Kind = tuple[str, str]  # group and kind
 
 
 def differing_files(inputs: Inputs | None, hooks: FromHooks | None, files: Sequence[str]) -> list[Diagnostic]:
-    """The differences between definitions of files and those of a manifest's classes, at their lines.
+    """The faults of definitions of files, at their lines: differences from a manifest's classes, and rules.
 
     The files are those beside the manifest, and the given ones. A difference is an error if the file lets
-    objects pass that the class does not read. Raises UsageError for a given file that can't be read.
+    objects pass that the class does not read. A rule in CEL is an error if no server compiles it. Raises
+    UsageError for a given file that can't be read.
     """
-    made = _made(hooks)
-    if not made or inputs is None:
+    if inputs is None:
         return []
+    made = _made(hooks)
     folder = inputs.bundle.place
     named = {Path(each): each for each in files}
     found: list[Diagnostic] = []
     for path in dict.fromkeys([*yaml_files(folder), *named]):
         try:
-            definitions = [each for each in read_definitions(path) if each.document["spec"].get("versions")]
+            read = read_definitions(path, may_be_other=path not in named)
+            definitions = [each for each in read if each.document["spec"].get("versions")]
         except UsageError:  # the folder may have files of others
             if path in named:
                 raise
@@ -57,17 +66,28 @@ def differing_files(inputs: Inputs | None, hooks: FromHooks | None, files: Seque
 def _file_faults(
     found: DefinitionInFile, name: str, made: Mapping[_Kind, Definition], inputs: Inputs
 ) -> Iterator[Diagnostic]:
-    kind = kind_of(found.document)
+    kind, source = kind_of(found.document), SourceText(name, found.text)
+    for steps, fault in _rule_faults(found.document):
+        where = _position(found.tree, steps)
+        advice = fault.suggestion or "mend it: a server refuses the definition"
+        yield source.fault(REFUSED_RULE, where, str(fault), suggestion=advice)
     if kind not in made:
         return
-    for change in compare_definitions(found.document, made[kind]):
-        fault = SourceText(name, found.text).fault(
+    for change in by_cause(compare_definitions(found.document, made[kind])):
+        fault = source.fault(
             OTHER_DEFINITION,
             _position(found.tree, change.earlier),
-            f"the class of {kind[1]} says something else: {change}",
+            f"the definition is not that of the class {kind[1]}: {change}",
             suggestion=_advice(inputs, kind, name),
         )
         yield fault if not change.compatible else replace(fault, severity="warning")
+
+
+def _rule_faults(definition: Definition) -> Iterator[tuple[Steps, RuleFault]]:
+    for at, version in enumerate(definition["spec"]["versions"]):
+        schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
+        for fault in schema_faults(schema, is_root=True):
+            yield ("spec", "versions", at, "schema", "openAPIV3Schema", *fault.steps), fault
 
 
 async def differing_served(inputs: Inputs, hooks: FromHooks | None, server: "Client") -> list[Diagnostic]:
@@ -78,7 +98,8 @@ async def differing_served(inputs: Inputs, hooks: FromHooks | None, server: "Cli
             served = await server.request_json("GET", f"{_SERVED}/{definition['metadata']['name']}")
         except (NotFound, Forbidden):
             continue  # the kind is reported as not served; a definition may be hidden from this user
-        found += [_served_fault(inputs, kind, each) for each in compare_definitions(served, definition)]
+        changes = by_cause(compare_definitions(served, definition))
+        found += [_served_fault(inputs, kind, each) for each in changes]
     return found
 
 

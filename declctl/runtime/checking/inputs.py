@@ -27,7 +27,7 @@ from declctl.kit import files as reader
 from declctl.kit.files import Lookups, PathKind, is_exhausted, is_folder
 from declctl.manifest import LoadedManifest, ManifestSource, load
 from declctl.manifest.checks.types import ClassReader
-from declctl.manifest.model import ControllerSpec
+from declctl.manifest.model import ControllerSpec, in_namespace
 from declctl.manifest.values import EntryPoint
 from declctl.objects.custom_resource import DeclaredKind
 from declctl.runtime.recorder import CommittedFiles
@@ -76,6 +76,7 @@ class InputFiles:
     - `at`: the file or folder that is read, by default `manifest` itself.
     - `seconds`: the longest time of a read.
     - `is_reviewed`: a list of allowed digests is set, beside the one that the manifest may name.
+    - `only_namespace`: the only namespace of all resources, whatever the manifest says.
 
     Standard input is read once. Each read has a daemon thread, because a read of a file system that hangs
     can't be cancelled.
@@ -88,8 +89,10 @@ class InputFiles:
         at: Path | None = None,
         seconds: float = reader.READ_SECONDS,
         is_reviewed: bool = False,
+        only_namespace: str | None = None,
     ) -> None:
         self.manifest = manifest
+        self._only_namespace = only_namespace
         self._is_reviewed = is_reviewed
         self._at = at or Path(manifest).absolute()  # handlers may change the working folder of the process
         self._seconds = seconds
@@ -286,7 +289,11 @@ class InputFiles:
             said[entry] = found = classes(entry)
             return found
 
-        self._loaded = _LastLoad(source, environ, said, load(source, environ=environ, classes=ask))
+        loaded = load(source, environ=environ, classes=ask)
+        if self._only_namespace is not None:
+            controller = in_namespace(loaded.controller, self._only_namespace)
+            loaded = msgspec.structs.replace(loaded, controller=controller)
+        self._loaded = _LastLoad(source, environ, said, loaded)
         return self._loaded.manifest
 
     def _place(self, root: Path, name: str, lookups: Lookups) -> Path:

@@ -53,8 +53,9 @@ def answer(talk: socket.socket) -> None:
     def at_plugin(index: int) -> None:
         talk.sendall(msgspec.json.encode({"plugin": index}) + b"\n")
 
+    findings = lint(declaration.bundle, declaration.entry_points, declaration.reconcilers)
     # Modules that are loaded now belong to declctl; later ones come from the import.
-    findings, known = lint(declaration.bundle, declaration.entry_points), set(sys.modules)
+    known = set(sys.modules)
     audit = ImportAudit(declaration.bundle)
     began = monotonic()
     loaded_code, faults = load_code(declaration, number=0, at=at, at_plugin=at_plugin)

@@ -21,7 +21,8 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from contextvars import copy_context
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import msgspec
 
@@ -62,6 +63,7 @@ from declctl.writes import (
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
+P = ParamSpec("P")
 T = TypeVar("T")
 V = TypeVar("V")
 O = TypeVar("O", bound=ObjectView)  # noqa: E741 - a class of objects
@@ -664,51 +666,32 @@ class HandlerWrites:
         return WriteWork(verb, work)
 
 
+class _Blocking(Generic[P, T]):
+    """A method of `Context` for `def` hooks: it has the same parameters, and returns what the other awaits.
+
+    Of its `self` the method uses `_awaited` alone, which blocks in `SyncWrites`.
+    """
+
+    def __init__(self, method: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]]) -> None:
+        self._method = method
+
+    def __get__(self, writes: "SyncWrites", owner: type | None = None) -> Callable[P, T]:
+        return cast("Callable[P, T]", partial(cast("Any", self._method), writes))
+
+
 class SyncWrites:
     """`ctx.sync`: each method blocks until the server has answered. From any thread without a loop."""
+
+    apply = _Blocking(Context.apply)
+    apply_set = _Blocking(Context.apply_set)
+    patch_status = _Blocking(Context.patch_status)
+    get = _Blocking(Context.get)
+    delete = _Blocking(Context.delete)
 
     def __init__(self, writes: HandlerWrites) -> None:
         self._writes = writes
 
-    def apply(self, obj: Writable, *, force: bool | None = None) -> Written:
-        """See `Context.apply`."""
-        return self._waited("apply", lambda writes: writes.apply(obj, force=force))
-
-    def apply_set(self, objects: Iterable[Writable]) -> AppliedSet:
-        """See `Context.apply_set`."""
-        return self._waited("apply_set", lambda writes: writes.apply_set(objects))
-
-    def patch_status(
-        self,
-        status: Typed | Iterable[Writable] = (),
-        /,
-        *,
-        conditions: Iterable[Writable] | None = None,
-        **fields: Any,
-    ) -> Written:
-        """See `Context.patch_status`."""
-        given = status_arguments(status, conditions, fields)
-        return self._waited("patch_status", lambda writes: writes.patch_status(*given))
-
-    def get(self, kind: str, name: str, namespace: str | None = None) -> ObjectView | None:
-        """See `Context.get`."""
-        return self._waited("get", lambda writes: writes.get(kind, name, namespace))
-
-    def delete(
-        self,
-        obj: Writable | str,
-        name: str | None = None,
-        namespace: str | None = None,
-        *,
-        propagation: Propagation | None = None,
-        uid: str | None = None,
-    ) -> bool:
-        """See `Context.delete`."""
-        return self._waited(
-            "delete", lambda writes: writes.delete(obj, name, namespace, propagation=propagation, uid=uid)
-        )
-
-    def _waited(self, name: str, work: Callable[[HandlerWrites], WriteWork[T]]) -> T:
+    def _awaited(self, name: str, work: Callable[[HandlerWrites], WriteWork[T]]) -> T:
         if running_loop() is not None:
             raise RuntimeError(
                 f"ctx.sync.{name} would block the loop of all `async def` hooks: write `await ctx.{name}(…)`"

@@ -40,7 +40,7 @@ from declctl.runtime.handling.invocations import (
 )
 from declctl.runtime.handling.queue_listing import QueueListing, listed_items
 from declctl.runtime.handling.tap import HandlerTap
-from declctl.runtime.handling.write_loops import WriteLoops
+from declctl.runtime.handling.write_loops import WriteLoop, WriteLoops
 from declctl.runtime.log import Log
 from declctl.writes import WriteOrigin, Written
 
@@ -464,10 +464,10 @@ class HandlerSlot(ABC, Generic[T]):
         """The number of changes that lead to no key of a reconciler yet."""
         return 0
 
-    def listing(self, most: int) -> QueueListing:
+    def listing(self, most: int, write_loops: Sequence[WriteLoop] = ()) -> QueueListing:
         """What waits for the handler: the next `most` items, in the order of their turns. From any thread.
 
-        A call that begins meanwhile may be missing.
+        A call that begins meanwhile may be missing. `write_loops` are those of the process.
         """
         figures, items = self.queue.snapshot(most)
         delayed = figures.backing_off + figures.requeued
@@ -480,6 +480,7 @@ class HandlerSlot(ABC, Generic[T]):
             unmapped=self.unmapped_changes,
             left_out=max(0, figures.waiting + figures.running + delayed - len(items)),
             items=listed_items(items, self._generation_of, self._clock),
+            write_loops=[str(each) for each in write_loops if each.handler == self.name][:most],
         )
 
     def _generation_of(self, item: Item[Any, Any]) -> int | None:

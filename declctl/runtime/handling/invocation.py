@@ -6,6 +6,7 @@ tells nobody how it has ended: `invocations` does.
 
 import asyncio
 import threading
+from abc import ABCMeta, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -68,7 +69,11 @@ class _LoopCall(NamedTuple):
     claim: threading.Lock  # acquired once: when the call begins, or when it is revoked before that
 
 
-class Invocation(msgspec.Struct, Generic[T], eq=False):
+class _AbstractStructMeta(msgspec.StructMeta, ABCMeta):
+    """The metaclass of a struct that has abstract methods."""
+
+
+class Invocation(msgspec.Struct, Generic[T], eq=False, metaclass=_AbstractStructMeta):
     """The processing of one item by the hooks of one handler: calls, results and exceptions.
 
     A worker makes the calls. Other threads write only `overdue` and `timed_out`, under the lock of
@@ -108,43 +113,43 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         return self.item.key
 
     @property
+    @abstractmethod
     def event_id(self) -> str:
         """The id of what the handler is called for, which its log lines and its writes have, too."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def uid(self) -> str:
         """The uid of the object of the call; empty if there is none."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def fitting(self) -> ObjectView | None:
         """The object that has to fit its class before a hook is called; None if there is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def call_scope(self) -> CallScope:
         """The object of the call, and the causes of its writes."""
-        raise NotImplementedError
 
     def only(self, *steps: Implementation) -> None:
         """Make these steps in the place of all hooks."""
         self.implementations = steps
 
+    @abstractmethod
     def traced(self) -> TracedCall:
         """What the span of the call says."""
-        raise NotImplementedError
 
     def events(self) -> Sequence[str]:
         """The ids of the events that have led to the call, as far as they are known."""
         return (self.event_id,)
 
+    @abstractmethod
     def content(self, state: Retry) -> object:
         """What a dead letter keeps, so that it can be queued again; `state` is that after this attempt."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tap_subject(self) -> TapSubject:
         """What `declctl tap` shows of the item."""
-        raise NotImplementedError
 
     @property
     def asked_for(self) -> float | None:
@@ -227,9 +232,9 @@ class Invocation(msgspec.Struct, Generic[T], eq=False):
         self.entered = None if seconds else breaker
         return seconds
 
+    @abstractmethod
     def arguments(self, implementation: Implementation, memo: MemoOf) -> Mapping[str, object]:
         """The arguments of a call."""
-        raise NotImplementedError
 
     def take(self, result: object) -> None:
         """Receive the result of a call."""

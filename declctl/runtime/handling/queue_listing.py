@@ -42,6 +42,7 @@ class QueueListing(msgspec.Struct, frozen=True):
     unmapped: int  # changes that lead to no key of a reconciler yet; they are not among the items
     left_out: int  # items beyond the limit
     items: Sequence[ListedItem]
+    write_loops: Sequence[str] = ()  # keys whose writes lead to their next call, in words with what to do
 
 
 def listed_items(

@@ -9,14 +9,16 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import Any, cast
 
 import msgspec
 
 from declctl.kit import Clock
 from declctl.kit.secret_values import secret_values
 from declctl.kit.text import excerpt
-from declctl.objects import Resource
+from declctl.objects import ObjectView, Resource
 from declctl.objects.api_path import parse_api_path
+from declctl.objects.custom_resource import custom_resource_of
 from declctl.runtime.handling.client_writes import current_origin
 from declctl.runtime.handling.failure_log import LineLimit
 from declctl.runtime.log import Log
@@ -29,6 +31,10 @@ OTHER = "(other)"
 
 _UNKNOWN_FIELD = 'unknown field "'
 _DROPPED = "; the server has dropped it: mend its name, or add it to the schema of the kind"
+_LEFT_BEHIND = (
+    "; the server has dropped it: its definition is older than the class {}, which has the field: write it "
+    "again with `declctl generate crd`, and apply it"
+)
 
 
 class ServerWarning(msgspec.Struct, frozen=True):
@@ -54,13 +60,19 @@ class ServerWarnings:
 
     The newest 100 distinct warnings are remembered; one that was forgotten is logged again. There are at most
     20 lines a minute, and the next line has the number of those that were left out. `known_plural` returns a
-    discovered resource by its group, version and plural.
+    discovered resource by its group, version and plural, and `view_of` the class of a handler's objects.
     """
 
     def __init__(
-        self, *, known_plural: Callable[[str, str, str], Resource | None], clock: Clock, log: Log
+        self,
+        *,
+        known_plural: Callable[[str, str, str], Resource | None],
+        view_of: Callable[[str], type[ObjectView]],
+        clock: Clock,
+        log: Log,
     ) -> None:
         self._known_plural = known_plural
+        self._view_of = view_of
         self._clock = clock
         self._log = log
         self._lock = threading.Lock()  # guards all of the following
@@ -77,7 +89,7 @@ class ServerWarnings:
             if (left_out := self._count(handler, kind, shown)) is None:
                 continue
             whose = f"{handler}: " if handler else ""
-            dropped = _DROPPED if shown.startswith(_UNKNOWN_FIELD) else ""
+            dropped = self._dropped(handler, kind, text) if text.startswith(_UNKNOWN_FIELD) else ""
             more = f" ({left_out:,} other warnings were left out)" if left_out else ""
             self._log.warning(
                 f"{whose}the API server warns of a {method} of {kind}: {shown}{dropped}{more}",
@@ -96,6 +108,18 @@ class ServerWarnings:
         with self._lock:
             totals = sorted(self._totals.items())
         return [WarningTotal(handler, kind, count) for (handler, kind), count in totals]
+
+    def _dropped(self, handler: str, kind: str, text: str) -> str:
+        """What to do about a field that the server has dropped."""
+        view = self._view_of(handler)
+        resource = custom_resource_of(view)
+        path = text.removeprefix(_UNKNOWN_FIELD).partition('"')[0]
+        if resource is None or kind != f"{resource.api_version} {resource.kind}":
+            return _DROPPED
+        from declctl.objects.definitions import has_field  # late: it makes schemas, which few processes do
+
+        has_it = has_field(cast("Any", view), path)
+        return _LEFT_BEHIND.format(view.__name__) if has_it else _DROPPED
 
     def _kind_of(self, path: str) -> str:
         parts = parse_api_path(path)

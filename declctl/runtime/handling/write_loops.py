@@ -35,6 +35,7 @@ FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0  # seconds between two calls of a key tha
 _MOST_REMEMBERED = 20_000  # versions, calls and last writes
 _MOST_READS = 12  # of live objects for one key that loops
 _MOST_FIELDS = 8  # that are named
+_MOST_OTHERS = 3  # that are named
 _TIME_STEP = 1.0  # seconds: the times of managed fields are whole
 _GENERATION = "metadata.generation"  # which the server counts up whenever the spec changes
 
@@ -56,23 +57,30 @@ class WriteLoop:
     object: str = ""  # that it writes
     fields: tuple[str, ...] = ()  # that changed in the last writes
     namesake: str = ""  # the field manager of a fight, if the other side has the same one
+    others: tuple[str, ...] = ()  # handlers and keys whose writes also lead to its calls
     times: deque[float] = field(default_factory=lambda: deque[float](maxlen=MOST_IN_A_MINUTE + 1))
     reads_left: int | None = None  # of the live object, to know who else writes; None until that is asked
     delay: float = 0.0
     until: float = float("-inf")  # monotonic seconds: the key is not reconciled before
 
     def __str__(self) -> str:
+        """What leads to what, with the fields, and what to do about it."""
         other = "somebody"
         if self.namesake:
             other = f"another process with the field manager {self.namesake} (such as an install of the same "
             other += "name in another namespace)"
         why = f"its writes to {self.object} lead to its next call"
+        advice = "write what is the same in each call for the same objects: no time, no counter"
+        if self.others:
+            why = f"{why}, as do those of {', '.join(self.others)}"
+            advice = "let one handler alone write these fields, or write what does not change by itself"
         if self.fights:
             why = f"{other} reverts what it writes to {self.object}"
+            advice = "see who else writes these fields (`declctl why`), and let one of the two stop"
         fields = ", ".join(self.fields) or "unknown"
         return (
             f"{self.handler} {self.key}: {why}, more than {MOST_IN_A_MINUTE} times a minute "
-            f"(fields: {fields})"
+            f"(fields: {fields}); {advice}"
         )
 
 
@@ -200,6 +208,7 @@ class WriteLoops:
         if feeding is None:
             feeding = self._feeding[at] = WriteLoop(*at)
         feeding.times.append(now)
+        feeding.others = self._others(at, call.reasons, feeding.others)
         # The differences are decoded and compared only when a loop is near.
         if len(feeding.times) > MOST_IN_A_MINUTE // 2 and (cached := before()) is not None:
             _compare(cached, written, feeding, fights=fights)
@@ -219,6 +228,12 @@ class WriteLoops:
         reasons, call = None if origin.reads is None else (origin.reads,), self._calls.get(at)
         is_known = call is not None and (reasons is None or call.reasons == reasons)
         return call if call is not None and is_known else self.begin(*at, reasons)
+
+    def _others(self, at: _CallKey, reasons: Versions, known: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of other handlers and keys whose writes led to a call, after those that are known."""
+        writers = [write.by for reason in reasons or () if (write := self._written.get(reason)) is not None]
+        found = dict.fromkeys((*known, *(" ".join(by) for by in writers if by != at)))
+        return tuple(found)[:_MOST_OTHERS]
 
     def _depth(self, reasons: Versions) -> int:
         """The number of calls in a row that were caused by writes of this process alone."""

@@ -5,7 +5,6 @@ resource syncs, derives conditions, and makes the status document. `Announcer` h
 log and hooks.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -663,10 +662,10 @@ class Announcer:
         if not (self._retries.record(outcome) or asked):
             return
         was_stale = self._observer.is_stale
-        # Before the first await, so that no status shows the new generation without its condition.
+        # All before the first await: no status shows the new generation without its condition, and what its
+        # code logs of replayed objects comes after its own line.
         self._observer.reloaded(outcome)
         self._history.add(outcome)
-        await asyncio.sleep(0)
         self._say(outcome, asked=asked)
         if was_stale and outcome.result is Result.UNCHANGED and not self._observer.is_stale:
             number = outcome.generation

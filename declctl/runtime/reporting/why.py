@@ -80,6 +80,8 @@ class WriteExplanation(msgspec.Struct, frozen=True):
     writes: tuple[ExplainedWrite, ...]  # of the object, the oldest first
     has_field: bool = True  # False if the object does not have the field that was asked for
     suggestion: str = ""  # a similar field that it has
+    has_managers: bool = True  # False if the object has no metadata.managedFields
+    write_loops: tuple[str, ...] = ()  # keys of handlers that write it again and again, in words
 
 
 def explain_object(
@@ -145,6 +147,7 @@ def explain_object(
         tuple(sorted(fields, key=lambda each: (each.path, each.manager))),
         tuple(_explained(record) for record in records),
         *_search(obj, wanted),
+        obj is None or bool(metadata.get("managedFields")),
     )
 
 

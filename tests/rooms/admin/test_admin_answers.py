@@ -284,7 +284,7 @@ def test_what_waits_is_listed(ask: Callable, runtime, asked) -> None:
     item |= {"attempts": 2, "due": then, "lastErrorType": "KeyError", "generation": None, "again": False}
     counts = {"waiting": 1233, "running": 0, "backingOff": 1, "unmapped": 0, "leftOut": 1233}
     answer = ask("/queue/notify")
-    expected = {"handler": "notify", "mode": "Event", **counts, "items": [item]}
+    expected = {"handler": "notify", "mode": "Event", **counts, "items": [item], "writeLoops": []}
     assert (answer.status, answer.json) == (200, expected)
     assert ask("/queue/notify?limit=1000").status == 200
     assert runtime.asked_queues == [("notify", 100), ("notify", 1000)]

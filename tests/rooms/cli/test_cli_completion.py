@@ -64,6 +64,7 @@ def of_process(folder: Path, *command: str, **env: str) -> str:
         ("declctl explain DCL10", [code for code in sorted(CODES) if code.startswith("DCL10")]),
         ("declctl explain dcl10", [code.lower() for code in sorted(CODES) if code.startswith("DCL10")]),
         ("declctl explain Relo", ["Reloaded"]),
+        ("declctl explain ControllerTest.spec.m", ["ControllerTest.spec.manifest"]),
         ("declctl explain Dig", ["DigestNotAllowed"]),
         ("declctl tap n", ["nodes", "notify", "nag"]),
         ("declctl tap --handler not", ["notify"]),

@@ -65,7 +65,7 @@ NEAR = "declctl: There is no code DCL019; did you mean DCL017? Else, the codes n
         ("CacheLag", 'did you mean "CacheLags"?\n'),
         ("Xyzzy", "conditions are Ready, Reloaded, Degraded"),
         ("DCL019", NEAR),
-        ("DCL999", "did you mean DCL098? Else, codes are DCL000 to DCL1"),
+        ("DCL999", "did you mean DCL099? Else, codes are DCL000 to DCL1"),
         # The same number written in another way, one wrong digit, or the next number.
         ("DCL12", "did you mean DCL012?"),
         ("dcl-012", "did you mean DCL012?"),
@@ -73,7 +73,7 @@ NEAR = "declctl: There is no code DCL019; did you mean DCL017? Else, the codes n
         ("DCL202", "did you mean DCL102?"),
         ("DCL058", "did you mean DCL057?"),
         ("DCL103", "did you mean DCL102?"),
-        ("DCL999999", "did you mean DCL098?"),
+        ("DCL999999", "did you mean DCL099?"),
     ],
 )
 def test_explain_of_what_is_mistyped_suggests_what_is_meant(declctl, written, said):

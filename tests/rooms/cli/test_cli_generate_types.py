@@ -93,7 +93,7 @@ def test_a_definition_becomes_a_class(module: Callable[..., ModuleType], write: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["Deployment"], '"Deployment" is no kind: write apiVersion and kind, such as apps/v1/Deployment'),
+        (["Deployment"], "'Deployment' is no kind: write it as apps/v1/Deployment, or v1/ConfigMap."),
         (["acme.dev/v1/Gate"], "is no kind that the Python client of Kubernetes knows: add --crds FILE"),
         (["v1/Pod", "--context", "other"], "--kubeconfig and --context are for --cluster"),
         (["v1/Pod", "--crds", "nowhere.yaml"], "nowhere.yaml can't be read"),

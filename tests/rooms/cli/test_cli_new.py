@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 import declctl as package
 from declctl.hooks.plugins import HOOKSPEC_VERSION
-from declctl.testing import running
+from declctl.testing import DefinitionWarning, running
 
 pytestmark = pytest.mark.thorough  # new plugins are installed, and their tests run
 
@@ -179,6 +179,11 @@ def test_an_edit_that_leaves_the_definition_behind_is_told(declctl, folder):
         (told,) = [each for each in controller.log.lines if "DCL123" in each.event]
     assert "spec.paused: the field is new" in told.event
     assert "declctl generate crd models:Web -o" in str(told.fields["suggestion"])
+    # pytest shows no log of a test that passes, but warnings.
+    said = r"spec.paused: the field is new; write it again: declctl generate crd"
+    with pytest.warns(DefinitionWarning, match=said) as warned, running(folder / "web"):
+        pass
+    assert [each.filename for each in warned] == [__file__]
 
 
 def test_a_sandbox_begins_with_what_is_beside_the_manifest(declctl, hello):

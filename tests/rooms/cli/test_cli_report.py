@@ -264,7 +264,7 @@ def _item(key: str, state: str, **known: object) -> dict[str, object]:
 def test_a_queue_is_a_table(capsys):
     """One line for each item, with ages, and how many there are and how many are not shown."""
 
-    def queue(*items: dict[str, object], **counts: int) -> tuple[str, str]:
+    def queue(*items: dict[str, object], **counts: object) -> tuple[str, str]:
         known = {"running": 0, "waiting": 0, "backingOff": 0, "leftOut": 0, **counts}
         print_queue({"handler": "notify", "items": list(items), **known}, now=NOW)
         return capsys.readouterr()
@@ -281,7 +281,8 @@ def test_a_queue_is_a_table(capsys):
         "notify: 1,234 waiting, 1 backing off; 1,233 are not shown",
     ]
     key = _item("a/b", "Running", priority="Background", again=True)
-    out, _ = queue(key, running=1, backingOff=1)
+    out, _ = queue(key, running=1, backingOff=1, writeLoops=["notify a/b: its writes come back"])
+    assert "\nwrite loop: notify a/b: its writes come back\nnotify: 1 running" in out
     assert "PRIORITY" in out
     assert "Running, again   Background" in out
     assert queue() == ("notify: nothing waits\n", "")

@@ -27,6 +27,7 @@ FOUND = {
     "uid": "u",
 }
 FOUND |= {"resourceVersion": "9", "fields": [OWN, FORMER, OTHERS], "writes": [WRITE]}
+FOUND |= {"writeLoops": ["web team-a/shop: its writes come back"]}
 
 
 def test_each_field_has_its_handler_and_its_cause(ask, process):
@@ -39,6 +40,7 @@ def test_each_field_has_its_handler_and_its_cause(ask, process):
     assert own.split() == ["data.a", "declctl/guard/web", "web", "3", *WRITE["causes"][0].split()]
     assert former.endswith("a write that this process does not remember")
     assert others.split() == ["data.c", "kubectl", "(Update)", "-", "-", "-"]
+    assert "write loop: web team-a/shop: its writes come back" in ended.lines
     assert "WRITE" in ended.out
     assert process.asked[-1][1] == "/why/configmaps/team-a/settings"
     assert ask("why", SETTINGS, "-o", "json").document == FOUND
@@ -50,7 +52,9 @@ def test_one_field_is_asked_for(ask, process):
     assert "WRITE" not in ask("why", SETTINGS, 'data["a/b"]').out
     assert process.asked[-1][1] == "/why/configmaps/team-a/settings?field=data%5B%22a%2Fb%22%5D"
     process.answers(200, {**FOUND, "fields": []})
-    assert "no manager owns spec" in ask("why", SETTINGS, "spec").err
+    assert ask("why", SETTINGS, "spec").err == "no manager owns spec\n"
+    process.answers(200, {**FOUND, "fields": [], "hasManagers": False})
+    assert "no manager owns a field: it has no metadata.managedFields" in ask("why", SETTINGS).err
 
 
 @pytest.mark.parametrize(

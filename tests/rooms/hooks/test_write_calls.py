@@ -1,7 +1,8 @@
-"""Lint rules for writes in hooks: what is wrong whenever it runs is found, and nothing else."""
+"""Lint rules for bodies of hooks: what is wrong whenever it runs is found, and nothing else."""
 
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -179,6 +180,35 @@ def test_a_module_as_an_entry_point_has_marked_hooks_only() -> None:
     ]
 
 
+READS = f"{HOOK}def declctl_reconcile(request):\n    §request.previous"
+UNMARKED = "def hook(request, ctx):\n    old = {} if 1 else [§request.previous.name for _ in '']"
+
+
+@pytest.mark.parametrize(
+    ("text", "reconcilers"),
+    [
+        (READS, {"": False}),
+        (f"{HOOK}def declctl_finalize(request):\n    print(lambda: §request.previous)", {"hook": False}),
+        (UNMARKED, {"hook": False, "other": True}),
+        ("class Guard:\n" + indent(READS, "    "), {"Guard": False}),
+        (READS.replace("§", ""), {"": True}),
+        (READS.replace("§", ""), {"": False, "other": True}),  # whose finalizer may have the function
+        (UNMARKED.replace("§", ""), {"other": False}),
+        ("def hook(request):\n    obj.previous, request.obj.previous", {"hook": False}),
+        ("def hook(request):\n    request = another()\n    request.previous", {"hook": False}),
+        ("def hook(request):\n    helper = lambda request: request.previous", {"hook": False}),
+        (READS.replace("§", "") + "  # noqa: DCL099", {"": False}),
+    ],
+)
+def test_a_read_of_previous_is_found_where_it_is_always_none(text: str, reconcilers: dict[str, bool]) -> None:
+    """Whatever way leads to the function; a handler that keeps it, and another object, are not reported."""
+    source, place = without_mark(text) if "§" in text else (text, None)
+    entries = [f"handlers:{each}".rstrip(":") for each in reconcilers]
+    given = dict(zip(entries, reconcilers.values(), strict=True))
+    told = lint(Bundle("", {"handlers.py": source.encode()}), entries, given)
+    assert [(each.code, (each.line, each.column)) for each in told] == ([("DCL099", place)] if place else [])
+
+
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
 kind: Controller
@@ -198,3 +228,13 @@ def test_a_check_reports_it(tmp_path: Path, policy: str) -> None:
     (fault,) = check(str(bundle_dir.path)).errors
     assert (fault.code, fault.line, fault.column) == ("DCL097", 2, 5)
     assert "ctx.sync.apply" in (fault.suggestion or "")
+    bundle_dir.write("handlers.py", "def a(request):\n    print(request.previous)\n")
+    for keeps in ("", "keepPrevious: true, "):
+        bundle_dir.write(
+            "manifest.yaml", MANIFEST.replace("{name: a,", f"{{name: a, mode: Reconcile, {keeps}") + policy
+        )
+        found = [
+            (each.code, each.severity, each.line, each.column)
+            for each in check(str(bundle_dir.path)).diagnostics
+        ]
+        assert found == ([] if keeps else [("DCL099", "warning", 2, 11)])

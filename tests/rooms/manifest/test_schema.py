@@ -52,13 +52,26 @@ apiVersion: declctl.dev/v1alpha1
 kind: ControllerTest
 metadata: {name: notify-on-failure}
 spec:
-  controllerRef: {name: pod-guard}
-  given: {pods: [{file: testdata/running.yaml}]}
+  manifest: ../manifest.yaml
+  objects: [{file: testdata/running.yaml}, {apiVersion: v1, kind: Pod, metadata: {name: web-0}}]
   steps:
-    - modify: {resource: pods, name: web-0, patch: {status: {phase: Failed}}}
+    - patch: {kind: Pod, name: web-0, patch: {status: {phase: Failed}}}
       expect:
-        handled: [{handler: notify, event: Modified, times: 1}]
-        calls:   [{plugin: slack, method: post, match: {text: "*Failed*"}}]
+        - match: {kind: Pod, metadata: {name: web-0}}
+          count: 1
+        - absent: {kind: ConfigMap}
+        - condition: {kind: Pod, name: web-0, type: Ready, status: "True", reason: a*, message: b}
+        - event: {reason: Failed, type: Warning, message: "*", regarding: {kind: Pod}, count: 1}
+        - calls: {handler: notify, min: 1, max: 2, failed: 0}
+        - writes: {kind: Pod, verb: patch_status, name: web-0, handler: notify, count: 0}
+        - quiet: 30s
+    - apply: {file: testdata/running.yaml}
+    - delete: {kind: Pod, apiVersion: v1, name: web-0, namespace: default}
+    - advance: 1h
+    - wait: 5m
+    - fault: {fault: refuse, status: 429, verb: list, resource: pods, namespace: a, times: 2, retryAfter: 1}
+    - reload: {files: {handlers.py: testdata/handlers_v2.py}}
+    - restart: {}
 """
 
 
@@ -145,7 +158,8 @@ def test_explain_tells_all_about_a_field():
         ("Controller.spec.resources.labelSelector", "mapping or text", None, "live"),
         ("controller.metadata.name", "text", None, "restart"),
         ("spec.namespaces", "list or mapping", None, "live"),
-        ("ControllerTest.spec.steps.expect.handled.times", "whole number", 1, "live"),
+        ("ControllerTest.spec.steps.expect.calls.count", "whole number", None, "live"),
+        ("ControllerTest.spec.steps.wait", "duration", None, "live"),
     ],
 )
 def test_explain_types_defaults_and_effect(path, kind, default, live):

@@ -65,6 +65,18 @@ class Answers:
                 return
             time.sleep(0.05)
 
+    def define(self, schema: Any) -> dict[str, Any]:
+        """The answer to a definition with a schema of objects; only the refusal is compared."""
+        version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+        names = {"plural": "ruled", "singular": "ruled", "kind": "Ruled", "listKind": "RuledList"}
+        spec = {"group": _GROUP, "scope": "Namespaced", "names": names, "versions": [version]}
+        kind = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+        answer = self._ask(
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?dryRun=All",
+            {**kind, "metadata": {"name": f"ruled.{_GROUP}"}, "spec": spec},
+        )
+        return answer if answer["kind"] == "Status" else {"kind": answer["kind"]}
+
     def create(self, judged: Judged, spec: Any) -> dict[str, Any]:
         """The `spec` that would be stored, or the `causes` of a refusal, which come in any order."""
         path = f"/apis/{_GROUP}/v1/namespaces/default/{judged.plural}?dryRun=All"

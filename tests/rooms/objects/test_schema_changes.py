@@ -7,7 +7,7 @@ import pytest
 
 import declctl
 from declctl.objects.definitions import definitions_of
-from declctl.objects.schema_changes import compare, compare_definitions
+from declctl.objects.schema_changes import by_cause, compare, compare_definitions
 from declctl.objects.structural import structural_schema
 
 
@@ -42,8 +42,8 @@ OPEN = structural_schema(dict[str, Any])
         (of(bounded(multiple_of=4)), of(bounded(multiple_of=2)), "multipleOf: 4 → 2", True),
         (of(str), of(Annotated[str, msgspec.Meta(max_length=5)]), "maxLength: none → 5", False),
         (of(declctl.Duration), of(str), "pattern: ", True),
-        (of(Literal["a", "b"]), of(Literal["b", "c"]), "a is no choice any more", False),
-        (of(Literal["a"]), of(Literal["a", "b"]), "b is a choice now", True),
+        (of(Literal["a", "b"]), of(Literal["b", "c"]), '"a" is no choice any more', False),
+        (of(Literal["a"]), of(Literal["a", "b"]), '"b" is a choice now', True),
         (of(int | None), of(int), "it may not be null any more", False),
         (of(list[int]), of(list[str]), "type: integer → string", False),
         (of(list[str]), of(set[str]), "x-kubernetes-list-type: atomic → set", False),
@@ -77,3 +77,39 @@ def test_a_stored_version_can_not_go() -> None:
     assert [each.compatible for each in compare_definitions(served, one)] == [False]
     assert [each.what for each in compare_definitions(one, both)] == ["the version is new"]
     assert compare_definitions(both, both) == []
+
+
+class Part(msgspec.Struct):
+    size: int = 1
+
+
+def kind_with(part: type, mode: Any, columns: dict[str, Any]) -> Any:
+    spec = msgspec.defstruct(
+        "Spec",
+        [("mode", mode), ("part", part, msgspec.field(default_factory=part)), ("parts", list[part], [])],
+    )
+
+    @declctl.custom_resource("acme.dev/v1", plural="previews", kind="Preview", columns=columns)
+    class Preview(declctl.Object[spec, dict[str, Any]]): ...
+
+    return definitions_of([Preview])[0]
+
+
+def test_one_cause_is_one_sentence() -> None:
+    """A new field of a class in two places, another choice, and another column; values are short JSON."""
+    larger = msgspec.defstruct("Part", [("size", int, 1), ("note", str, "n" * 100)])
+    columns: dict[str, Any] = {"Size": ".spec.part.size", "Mode": ".spec.mode"}
+    before = kind_with(Part, Literal["fast", "slow"], columns)
+    after = kind_with(larger, Literal["quick", "slow"], {**columns, "Mode": ".metadata.name"})
+    assert [(str(each), each.compatible) for each in by_cause(compare_definitions(before, after))] == [
+        ('spec.mode: "fast" is no choice any more; "quick" is a choice now', False),
+        ("spec.part.note and spec.parts[].note: the field is new", True),
+        ('version v1: additionalPrinterColumns[1].jsonPath: ".spec.mode" → ".metadata.name"', True),
+    ]
+    (gone,) = by_cause(
+        compare_definitions(before, kind_with(Part, Literal["fast", "slow"], {"Size": ".spec.part.size"}))
+    )
+    assert (
+        gone.what
+        == 'additionalPrinterColumns[1]: {"name":"Mode","type":"string","jsonPath":".spec.mode"} → none'
+    )

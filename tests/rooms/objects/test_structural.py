@@ -142,7 +142,14 @@ def test_lists_of_objects_have_keys() -> None:
     made = of(Annotated[list[Port], declctl.list_map("name")])
     assert (made["x-kubernetes-list-type"], made["x-kubernetes-list-map-keys"]) == ("map", ["name"])
     assert made["items"]["description"] == "A port."
-    assert of(list[declctl.Condition])["x-kubernetes-list-map-keys"] == ["type"]
+    conditions = of(list[declctl.Condition])
+    assert conditions["x-kubernetes-list-map-keys"] == ["type"]
+    properties = conditions["items"]["properties"]
+    # As controller-gen writes metav1.Condition.
+    assert properties["lastTransitionTime"] == {"type": "string", "format": "date-time"}
+    # One of another controller may be read without a reason, and none is written without.
+    assert "reason" in conditions["items"]["required"]
+    assert "default" not in properties["reason"]
 
 
 def test_the_server_fills_in_the_defaults() -> None:

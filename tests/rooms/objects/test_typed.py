@@ -13,7 +13,7 @@ import pytest
 import declctl
 from declctl.decoding import Projection
 from declctl.kit.secret_values import HIDDEN, secret_values
-from declctl.objects import FrameCodec, ObjectCodec
+from declctl.objects import FrameCodec, ObjectCodec, ObjectView
 from declctl.objects.typed import require_fit, typed_fields
 
 Replicas = Annotated[int, msgspec.Meta(ge=1, le=50)]
@@ -166,6 +166,29 @@ def test_a_broken_object_is_a_malformed_answer():
     broken = msgspec.structs.replace(_record(), frame=b'{"spec": {')
     with pytest.raises(declctl.DeclctlError, match="can't be decoded"):
         _ = Preview(broken).spec
+
+
+READY = {"type": "Ready", "status": "True", "lastProbeTime": None, "lastTransitionTime": None}
+
+
+@pytest.mark.parametrize("kind", [Preview, ObjectView])
+@pytest.mark.parametrize("codec", [_frames, _held])
+def test_a_condition_is_found_by_its_type(kind, codec):
+    """In an object with types and without; one of another controller may have no reason and no message."""
+
+    def found(*conditions: Any, of: str = "Ready") -> declctl.Condition | None:
+        return kind(_record(codec(), status={"conditions": [*conditions]})).condition(of)
+
+    assert found({"type": "Synced", "status": "False"}, READY) == declctl.Condition(
+        type="Ready", status="True"
+    )
+    assert found(READY, of="Synced") is None
+    for nothing in ({}, {"status": None}, {"status": {"conditions": None}}):
+        assert kind(_record(codec(), **nothing)).condition("Ready") is None
+    with pytest.raises(
+        declctl.InvalidObject, match=r"status\.conditions\[type=Ready\].*Invalid enum value 'Yes'"
+    ):
+        found(READY | {"status": "Yes"})
 
 
 A = TypeVar("A")

@@ -1,7 +1,12 @@
 """Warnings of the API server: a line for each distinct one, counts, and bounds."""
 
+from typing import Any
+
+import msgspec
+
+import declctl
 from declctl.kit import ManualClock
-from declctl.objects import GroupVersionKind, Resource
+from declctl.objects import GroupVersionKind, ObjectView, Resource
 from declctl.runtime.handling.server_warnings import ServerWarnings
 from declctl.testing import Logged
 from tests.rooms.runtime.conftest import Bench
@@ -11,9 +16,26 @@ WIDGET = Resource(GroupVersionKind("example.dev", "v1", "Widget"), "widgets", Tr
 FIELD = 'unknown field "status.conditions"'
 
 
+class Part(msgspec.Struct):
+    size: int = 0
+
+
+class Status(msgspec.Struct):
+    parts: list[Part] = []
+
+
+@declctl.custom_resource("example.dev/v1", plural="widgets")
+class Widget(declctl.Object[dict[str, Any], Status]): ...
+
+
 def warnings_of(log: Logged, clock: ManualClock) -> ServerWarnings:
     known = {("example.dev", "v1", "widgets"): WIDGET}
-    return ServerWarnings(known_plural=lambda *name: known.get(name), clock=clock, log=log)
+    return ServerWarnings(
+        known_plural=lambda *name: known.get(name),
+        view_of=lambda handler: Widget if handler == "notify" else ObjectView,
+        clock=clock,
+        log=log,
+    )
 
 
 def test_each_distinct_warning_is_one_line_with_handler_and_kind_and_is_counted(
@@ -46,6 +68,25 @@ def test_each_distinct_warning_is_one_line_with_handler_and_kind_and_is_counted(
     ]
     totals = {(each.handler, each.kind): each.count for each in warnings.totals()}
     assert totals["notify", widget] == 4
+
+
+def test_a_field_that_the_class_has_is_one_that_the_definition_lacks(
+    bench: Bench, log: Logged, clock: ManualClock
+) -> None:
+    """Then the line names the command that writes the definition again; other fields are misspelled."""
+    warnings = warnings_of(log, clock)
+    fields = ('unknown field "status.parts[0].size"', 'unknown field "status.parts[0].sise"')
+
+    def writes(ctx) -> None:
+        warnings.add("PATCH", PATH, fields)
+        warnings.add("PATCH", PATH.replace("widgets", "gadgets"), fields[:1])
+
+    bench.slot(writes, adds=("a",))
+    bench.work()
+    known, other, other_kind = (line.event.partition("dropped it: ")[2] for line in log.lines)
+    assert "older than the class Widget, which has the field" in known
+    assert "`declctl generate crd`" in known
+    assert other == other_kind == "mend its name, or add it to the schema of the kind"
 
 
 def test_a_server_that_warns_of_everything_fills_neither_memory_nor_log(

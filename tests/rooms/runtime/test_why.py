@@ -161,6 +161,15 @@ def test_an_object_that_is_gone_has_its_writes() -> None:
     assert [each.verb for each in found.writes] == ["apply", "delete"]
 
 
+def test_an_object_without_managed_fields_is_told_apart_from_one_that_is_gone() -> None:
+    """A sandbox has loaded it from a file: no server has noted who wrote it."""
+    assert [explained(found).has_managers for found in (obj(), obj(entry(WEB, SPEC)), None)] == [
+        False,
+        True,
+        True,
+    ]
+
+
 def test_the_answer_has_no_values() -> None:
     """They may be secrets, and who may read the ledger may not read those."""
     secret = {**obj(entry(WEB, {"f:data": {"f:password": {}}})), "data": {"password": "aHVudGVyMg=="}}

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from declctl.kit import ManualClock
+from declctl.kit.pending import ItemState
 from declctl.objects import Cause, GroupVersionKind, ObjectKey
 from declctl.runtime.handling.write_loops import LONGEST_DELAY, MOST_IN_A_MINUTE, WriteLoops
 from declctl.runtime.reconciling.unseen_writes import UnseenWrites
@@ -105,9 +106,10 @@ def test_handlers_that_feed_each_other_are_a_loop(scene) -> None:
     ]
     assert len(scene.reports) == 2
     assert scene.reports[0].startswith(
-        "other a/web: its writes to v1 Pod a/web lead to its next call, more than"
+        "other a/web: its writes to v1 Pod a/web lead to its next call, as do those of web a/web, more than"
     )
-    assert "(fields: status.seen); it is called with growing delays from now on" in scene.reports[0]
+    assert "(fields: status.seen); let one handler alone write these fields" in scene.reports[0]
+    assert scene.reports[0].endswith("; it is called with growing delays from now on")
     assert scene.loops.delay("web", "a/web") > 0
     assert scene.loops.delay("web", "a/db") == 0
 
@@ -308,13 +310,16 @@ def test_a_loop_is_seen_also_while_its_calls_fail(scene, queue) -> None:
 
 
 def test_a_key_that_loops_waits_for_its_delay_and_others_do_not(scene, queue) -> None:
-    """The queue says when it has to be looked at again."""
+    """The queue says when it has to be looked at again, and that the key waits for nothing else."""
     version = scene.write()
     for _ in range(MOST_IN_A_MINUTE + 1):
         version = scene.write(reasons=[version])
     queue.add("a/web", changed())
     queue.add("a/db", changed())
     assert (taken(queue), taken(queue)) == ("a/db", None)
+    assert [(item.key, item.state, item.due) for item in queue.snapshot(9)[1]] == [
+        ("a/web", ItemState.WRITE_LOOP, pytest.approx(scene.clock.monotonic() + 1.0))
+    ]
     assert queue.next_due() == pytest.approx(1.0)
     scene.clock.set(1.1)
     assert taken(queue) == "a/web"

@@ -16,6 +16,7 @@ from declctl.objects.structural import structural_schema
 from declctl.sandbox import SandboxThread, schemas
 from declctl.sandbox.kinds import ServedKind
 from tests.rooms.objects.agreement import Answers, Judged
+from tests.rooms.objects.rule_table import CASES
 from tests.rooms.objects.schema_values import type_of, values
 
 
@@ -37,6 +38,24 @@ def test_types_and_the_sandbox_agree(server, seed):
         judged.check(value, server.create(judged, value))
 
     agree()
+
+
+def test_rules_are_compiled_with_the_definition(server):
+    """What a real server refuses is refused with its words; tests/e2e compares the whole answers."""
+    for case in CASES:
+        answer = server.define(case.schema)
+        assert answer["kind"] == ("Status" if case.said else "CustomResourceDefinition"), case.text
+        assert all(each in answer["message"] for each in (case.said or "").split("; ") if case.said)
+
+
+def test_rules_read_fields_by_their_spelled_names():
+    """CEL has no name with a dash, and Kubernetes spells it."""
+    rule = {"rule": "self.foo__dash__bar == 'a' && self.__namespace__ == self.namespace"}
+    fields = {name: {"type": "string"} for name in ("foo-bar", "namespace")}
+    schema = {"type": "object", "properties": fields, "x-kubernetes-validations": [rule]}
+    good = {"foo-bar": "a", "namespace": "n"}
+    assert stored(schema, good) == good
+    assert stored(schema, {**good, "foo-bar": "b"}) is None
 
 
 def made(chance: random.Random, pool: list[Any]) -> dict[str, Any]:

@@ -186,3 +186,20 @@ def test_a_clock_refuses_what_it_can_not_do(manual_clock: ManualClock) -> None:
             runs.advance(1.0)
         with pytest.raises(UsageError, match="the sandbox has another clock"):
             running(resources, sandbox=runs.sandbox, clock=manual_clock)
+
+
+def test_a_clock_that_stands_moves_by_advances_alone(bundle_dir: BundleDir) -> None:
+    """No retry comes by itself, however long a test takes; a step goes to the next due time."""
+    bundle_dir.write("manifest.yaml", MANIFEST.replace("1h", "1s"))
+    bundle_dir.write("handlers.py", HANDLERS)
+    clock = AdvancingClock(stands=True)
+    before = clock.monotonic(), clock.now()
+    with running(bundle_dir.path, objects=[MAP], clock=clock) as controller:
+        controller.wait_ready()
+        controller.rest()
+        assert controller.handler("flaky").retried == 1
+        assert (clock.monotonic(), clock.now()) == before
+        assert 0 < controller.step(60) <= 2  # with its jitter
+        assert controller.handler("flaky").retried == 2
+        controller.advance(60)
+        assert clock.now() - before[1] > timedelta(seconds=60)

@@ -8,6 +8,7 @@ from declctl.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from declctl.objects import GroupVersionKind
 from declctl.writes import DeclaredWrites, document_of, documents_of
 from declctl.writes.apply_set import PART_OF, set_id
+from declctl.writes.recreation import without_allocated
 from tests.rooms.writes.conftest import make_view
 
 DEPLOYMENT = GroupVersionKind.of("apps/v1", "Deployment")
@@ -151,6 +152,31 @@ def test_an_object_that_could_not_be_made_is_never_deleted(
     with pytest.raises(InvalidRequest, match=message):
         apply(live(OWN), *errors, body=body)
     assert asked(scene) == AGAIN[:requests]
+
+
+@pytest.mark.parametrize(
+    ("spec", "asks"),
+    [
+        (
+            {"clusterIP": "10.0.0.2", "ports": [{"port": 80, "nodePort": 30080}]},
+            {"clusterIP": "10.0.0.2", "ports": [{"port": 80}]},
+        ),
+        (
+            {"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::2"], "loadBalancerClass": "x"},
+            {"loadBalancerClass": "x"},
+        ),
+        ({"healthCheckNodePort": 31000, "ports": [{"nodePort": 30081}]}, {"ports": [{"nodePort": 30081}]}),
+        ({"clusterIP": "None"}, {"clusterIP": "None"}),
+        ({}, {}),
+    ],
+)
+def test_ports_and_addresses_that_a_service_holds_itself_keep_it_from_nothing(spec, asks) -> None:
+    """The server would find them in use, by the Service that is to be deleted."""
+    ports = [{"port": 80, "nodePort": 30080}]
+    held = {"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ports": ports, "healthCheckNodePort": 31000}
+    body = {"apiVersion": "v1", "kind": "Service", "spec": spec}
+    assert without_allocated(body, {"spec": held}) == {**body, "spec": asks}
+    assert without_allocated(BODY, {"spec": held}) == BODY
 
 
 def test_an_object_that_is_refused_as_it_was_made_is_not_made_again(scene, goes, apply) -> None:

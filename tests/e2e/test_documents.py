@@ -1,0 +1,124 @@
+"""`declctl test`: the same documents pass on the API server in memory and on a real one, and fail on both."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import clusters
+import pytest
+from clusters import Cluster
+from processes import Ended, environment, run
+from waiting import until
+
+DOCUMENT = """
+---
+apiVersion: declctl.dev/v1alpha1
+kind: ControllerTest
+metadata: {name: NAME}
+spec:
+  objects: [{file: ../sandbox/sample.yaml}]
+  steps: [{STEP}]
+"""
+
+
+@pytest.fixture(scope="module", name="plane")
+def _plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """An API server without controllers, as envtest: nothing else writes the status of a Deployment."""
+    with clusters.real(tmp_path_factory.mktemp("bare"), "--max-requests-inflight=400") as cluster:
+        yield cluster
+
+
+@pytest.fixture(name="scaffold")
+def _scaffold(tmp_path: Path) -> Path:
+    """An operator as `declctl new operator` makes it."""
+    made = run("new", "operator", "preview", "--group", "acme.dev", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    return tmp_path / "preview"
+
+
+def _outcomes(ended: Ended) -> dict[str, str]:
+    return {each["name"]: each["outcome"] for each in _tests(ended)}
+
+
+def _tests(ended: Ended) -> list[dict[str, Any]]:
+    assert ended.stdout, ended.stderr
+    return json.loads(ended.stdout)["tests"]
+
+
+def _left_over(cluster: Cluster) -> list[str]:
+    """The namespaces and definitions of tests."""
+    found = [each["metadata"]["name"] for each in cluster.rest.list("namespaces")]
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    found += [each["metadata"]["name"] for each in cluster.rest.request("GET", definitions)["items"]]
+    return [name for name in found if name.startswith("declctl-test-") or "acme.dev" in name]
+
+
+@pytest.mark.scenario
+@pytest.mark.real
+def test_documents_say_the_same_on_both_servers(plane: Cluster, scaffold: Path) -> None:
+    """Those of the scaffold pass; an operator with a mistake fails the same ones, and all is removed."""
+    on_cluster = ("--cluster", "--kubeconfig", str(plane.kubeconfig), "--timeout", "3s")
+    for where in ((), on_cluster):
+        ended = run("test", str(scaffold), "-o", "json", *where)
+        assert set(_outcomes(ended).values()) == {"passed"}, ended.stdout
+        assert ended.returncode == 0
+    handlers = scaffold / "handlers.py"
+    handlers.write_text(handlers.read_text().replace('"replicas": obj.spec.replicas', '"replicas": 1'))
+    found: list[Any] = []
+    for where in ((), on_cluster):
+        ended = run("test", str(scaffold), "-o", "json", *where)
+        assert ended.returncode == 1
+        found.append([(each["place"], each["message"], each["details"][:1]) for each in _tests(ended)])
+    assert found[0] == found[1]
+    assert found[0][0][2] == ["sample: spec.replicas: expected 2, found 1"]
+    assert _left_over(plane) == []
+
+
+@pytest.mark.real
+def test_a_document_that_needs_another_server_is_skipped(plane: Cluster, scaffold: Path) -> None:
+    """A fault, another namespace and a uid are reasons that are told; none of them is a pass."""
+    documents = scaffold / "tests" / "operator.yaml"
+    steps = {
+        "fault": "fault: {fault: compact}",
+        "elsewhere": "expect: [{absent: {kind: ConfigMap, metadata: {namespace: other}}}]",
+        "uid": "apply: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, uid: b}}",
+    }
+    fine = "expect: [{match: {kind: Deployment}}]"
+    more = [
+        DOCUMENT.replace("NAME", name).replace("{STEP}", f"{{{step}}}, {{{fine}}}")
+        for name, step in steps.items()
+    ]
+    documents.write_text(documents.read_text() + "".join(more))
+    ended = run("test", str(scaffold), "-o", "json", "--cluster", "--kubeconfig", str(plane.kubeconfig))
+    assert ended.returncode == 0, ended.stdout
+    skipped = {each["name"]: each["message"] for each in _tests(ended) if each["outcome"] == "skipped"}
+    assert skipped.keys() == steps.keys()
+    assert "other" in skipped["elsewhere"]
+
+
+@pytest.mark.real
+def test_what_an_interrupted_test_has_made_is_removed(plane: Cluster, scaffold: Path) -> None:
+    """SIGTERM, as of a CI system that gives up, while a step waits for what never comes."""
+    step = "{expect: [{match: {kind: ConfigMap}, count: 9}]}"
+    never = DOCUMENT.replace("NAME", "never").replace("{STEP}", step)
+    (scaffold / "tests" / "operator.yaml").write_text(never)
+    words = ("test", str(scaffold), "--cluster", "--kubeconfig", str(plane.kubeconfig))
+    with subprocess.Popen([sys.executable, "-m", "declctl", *words], env=environment()) as child:
+        until("its namespace is there", lambda: len(_left_over(plane)) == 2)
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) != 0
+    assert _left_over(plane) == []
+
+
+def test_the_controllers_of_a_cluster_would_write_the_status(cluster: Cluster, scaffold: Path) -> None:
+    """Where something else writes the status of a Deployment, the document can't: it says so."""
+    if not cluster.has_controllers:
+        pytest.skip("nothing else writes here")
+    until("they work", lambda: cluster.rest.is_there("serviceaccounts", "default", "default"))
+    ended = run("test", str(scaffold), "-o", "json", "--cluster", "--kubeconfig", str(cluster.kubeconfig))
+    assert sorted(_outcomes(ended).values()) == ["passed", "passed", "skipped"], ended.stdout
+    until("its namespaces are removed", lambda: not _left_over(cluster), seconds=60)

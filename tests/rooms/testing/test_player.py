@@ -1,0 +1,263 @@
+"""Documents of kind ControllerTest over an API server in memory: what passes, and what a failure says."""
+
+from pathlib import Path
+from textwrap import dedent, indent
+
+import pytest
+
+from declctl.testing import BundleDir
+from declctl.testing.documents import load_documents
+from declctl.testing.player import PlayedTest, play
+
+MANIFEST = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: copier}
+spec:
+  resources: [{name: maps, apiVersion: v1, kind: ConfigMap, labelSelector: copy=yes}]
+  handlers:
+    - name: copy
+      mode: Reconcile
+      resourceRef: {name: maps}
+      entryPoint: handlers:copy
+      applies: [{apiVersion: v1, kind: Secret}]
+      retry: {initialBackoff: 10s, maxBackoff: 10s}
+"""
+HANDLERS = """
+import declctl
+
+async def copy(request, ctx):
+    obj = request.obj
+    if obj is None:
+        await ctx.delete("v1/Secret", request.name, namespace=request.namespace)
+        return None
+    if obj["data"]["x"] == "bad":
+        raise ValueError("x is bad")
+    if obj["data"]["x"] == "later":
+        return declctl.Requeue(60)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": obj.name}}
+    await ctx.apply({**secret, "stringData": dict(obj["data"])})
+    ctx.record_event(obj, "Copied", f"copied {obj.name} [1]")
+"""
+OBJECTS = """
+objects:
+  - {apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: {copy: "yes"}}, data: {x: "1"}}
+"""
+
+
+@pytest.fixture(name="bundle")
+def _bundle(tmp_path: Path) -> BundleDir:
+    return BundleDir(tmp_path, {"manifest.yaml": MANIFEST, "handlers.py": HANDLERS})
+
+
+def played(bundle: BundleDir, steps: str, *, objects: str = OBJECTS) -> PlayedTest:
+    """What becomes of a document with these steps, in a folder `tests` below the manifest."""
+    head = "apiVersion: declctl.dev/v1alpha1\nkind: ControllerTest\nmetadata: {name: t}\nspec:\n"
+    body = f"{objects.strip()}\nsteps:\n{indent(dedent(steps).strip(), '  ')}\n"
+    file = bundle.write("tests/t.yaml", head + indent(body, "  "))
+    (test,) = load_documents([file])
+    return play(test)
+
+
+PASSES = {
+    "what the start has done": """
+        - expect:
+            - match: {kind: Secret, metadata: {name: a}, stringData: {x: "1"}}
+            - calls: {handler: copy, count: 1, failed: 0}
+            - writes: {kind: Secret, verb: apply, count: 1}
+            - event: {reason: Copied, type: Normal, message: "copied a [1]", regarding: {kind: ConfigMap}}
+            - quiet: 1h
+    """,
+    "each step counts for itself": """
+        - apply: {apiVersion: v1, kind: ConfigMap, metadata: {name: b, labels: {copy: "yes"}}, data: {x: "2"}}
+          expect:
+            - match: {kind: Secret}
+              count: 2
+            - writes: {kind: Secret, count: 1, name: b, handler: copy}
+            - event: {reason: Copied, count: 1}
+        - patch: {kind: ConfigMap, name: b, patch: {data: {x: "3", y: "4"}}}
+          expect:
+            - match: {kind: Secret, metadata: {name: b}, stringData: {x: "3", y: "4"}}
+            - calls: {handler: copy, max: 1}
+        - delete: {kind: ConfigMap, name: b}
+          expect:
+            - absent: {kind: Secret, metadata: {name: b}}
+            - writes: {kind: Secret, verb: delete, count: 1}
+            - event: {reason: Copied, count: 0}
+    """,
+    "time passes in steps alone": """
+        - patch: {kind: ConfigMap, name: a, patch: {data: {x: later}}}
+          expect:
+            - calls: {handler: copy, count: 1}
+            - quiet: 59s
+        - advance: 2s
+          expect: [{calls: {handler: copy, count: 1}}]
+        - patch: {kind: ConfigMap, name: a, patch: {data: {x: bad}}}
+          expect: [{calls: {handler: copy, count: 1, failed: 1}}]
+        - wait: 10m
+          expect: [{calls: {handler: copy, failed: 2}}]
+        - expect: [{calls: {handler: copy, count: 0}}]
+    """,
+    "a fault of the server": """
+        - fault: {fault: refuse, status: 503, verb: patch, resource: secrets, times: 1}
+        - patch: {kind: ConfigMap, name: a, patch: {data: {x: "2"}}}
+          expect:
+            - calls: {handler: copy, failed: 1}
+            - match: {kind: Secret, metadata: {name: a}, stringData: {x: "1"}}
+        - wait: 1m
+          expect: [{match: {kind: Secret, metadata: {name: a}, stringData: {x: "2"}}}]
+    """,
+    "new code": """
+        - reload: {files: {handlers.py: upper.py}}
+          expect:
+            - quiet: 1m
+        - patch: {kind: ConfigMap, name: a, patch: {data: {x: "b"}}}
+          expect: [{match: {kind: Secret, stringData: {x: B}}}]
+        - reload: {}
+    """,
+    "a restart": """
+        - restart: {}
+          expect:
+            - calls: {handler: copy, count: 1}
+            - match: {kind: Secret, metadata: {name: a}}
+    """,
+}
+
+
+@pytest.mark.parametrize("steps", PASSES.values(), ids=PASSES.keys())
+def test_a_document_passes(bundle: BundleDir, steps: str) -> None:
+    """Each action and each expectation, as the operator does it right."""
+    bundle.write("tests/upper.py", HANDLERS.replace('dict(obj["data"])', '{"x": obj["data"]["x"].upper()}'))
+    result = played(bundle, steps)
+    assert result.outcome == "passed", (result.place, result.message, result.details)
+    assert (bundle.path / "handlers.py").read_text() == dedent(HANDLERS).lstrip("\n")
+
+
+BAD = "patch: {kind: ConfigMap, name: a, patch: {data: {x: bad}}}"
+FAILS = {
+    "another value": (
+        'expect: [{match: {kind: Secret, metadata: {name: a}, stringData: {x: "9"}}}]',
+        ":8:24: no Secret a matches",
+        'a: stringData.x: expected "9", found "1"',
+    ),
+    "another name": (
+        "expect: [{match: {kind: Secret, metadata: {name: c}}}]",
+        ":8:24: there is no Secret c",
+        "there are a",
+    ),
+    "too few": (
+        "expect: [{match: {kind: Secret}, count: 2}]",
+        ":8:47: expected 2 of Secret, found 1 (a)",
+        "",
+    ),
+    "something left": ("expect: [{absent: {kind: Secret}}]", ":8:25: 1 of Secret are there (a)", ""),
+    "no such condition": (
+        "expect: [{condition: {kind: ConfigMap, name: a, type: Ready}}]",
+        ":8:28: ConfigMap a has no condition Ready",
+        "it has none",
+    ),
+    "another condition": (
+        """patch: {kind: ConfigMap, name: a, patch: {status: {conditions: [{type: Ready, status: "False"}]}}}
+  expect: [{condition: {kind: ConfigMap, name: a, type: Ready, status: "True", message: 2 of*}}]""",
+        ":9:28: ConfigMap a: the condition Ready differs",
+        'status: expected "True", found "False"',
+    ),
+    "another Event": (
+        "expect: [{event: {reason: Gone, type: Warning}}]",
+        ":8:24: expected an Event like this in this step, found 0",
+        "Normal Copied: copied a [1]",
+    ),
+    "more calls": (
+        "expect: [{calls: {handler: copy, count: 0}}]",
+        ":8:24: expected 0 calls of copy in this step, found 1 (0 failed)",
+        "",
+    ),
+    "no write": (
+        "expect: [{writes: {kind: ConfigMap, min: 1}}]",
+        ":8:25: expected 1 writes at least like this in this step, found 0",
+        "1 times copy: apply Secret default/a",
+    ),
+    "a handler that raises": (
+        f"{BAD}\n  expect: [{{match: {{kind: Secret, stringData: {{x: bad}}}}}}]",
+        ":9:24: no Secret matches",
+        "the last error of copy, for default/a: ValueError: x is bad",
+    ),
+    "its traceback": (
+        f"{BAD}\n  expect: [{{calls: {{handler: copy, failed: 0}}}}]",
+        ":9:24: expected 0 failed calls of copy in this step, found 1 of 1",
+        '    raise ValueError("x is bad")',
+    ),
+    "noise": (
+        "patch: {kind: ConfigMap, name: a, patch: {data: {x: later}}}\n  expect: [{quiet: 5m}]",
+        ":9:24: not quiet for 300 s",
+        "copy was called 5 times",
+    ),
+    "nothing in time": (
+        "wait: 5m\n  expect: [{match: {kind: Secret, metadata: {name: c}}}]",
+        ":9:24: there is no Secret c",
+        "",
+    ),
+    "a patch of nothing": (
+        "patch: {kind: ConfigMap, name: c, patch: {}}",
+        ':8:7: configmaps "c" not found',
+        "",
+    ),
+    "a reload that is refused": (
+        "reload: {files: {handlers.py: broken.py}}",
+        ":8:15: the reload was refused",
+        "",
+    ),
+    "an object without a namespace": (
+        "expect: [{match: {kind: Node, metadata: {name: n}}}]",
+        "no Node n",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("step", "said", "detail"), FAILS.values(), ids=FAILS.keys())
+def test_a_document_fails_where_it_differs(bundle: BundleDir, step: str, said: str, detail: str) -> None:
+    """The place of the expectation, what was expected, and what is there instead."""
+    bundle.write("tests/broken.py", "def copy(:")
+    result = played(bundle, f"- {step}\n- expect: [{{match: {{kind: ConfigMap}}}}]")
+    told = f"{result.place.removeprefix(result.file)}: {result.message}"
+    assert result.outcome == "failed"
+    assert said in told
+    assert not detail or any(detail in line for line in result.details), result.details
+
+
+def test_a_controller_that_can_not_start_is_a_failure(bundle: BundleDir) -> None:
+    """Its manifest is right, and its code raises at import: the test fails, and says why."""
+    bundle.write("handlers.py", "raise RuntimeError('no')")
+    result = played(bundle, "- expect: [{match: {kind: ConfigMap}}]")
+    assert (result.outcome, "the test can't begin" in result.message) == ("failed", True)
+    assert "RuntimeError" in result.message
+
+
+def test_a_slow_call_is_waited_for(bundle: BundleDir) -> None:
+    """A call that computes, or waits for something outside, is no call that waits for the clock."""
+    bundle.edit(
+        "handlers.py", "    obj = request.obj\n", "    await asyncio.sleep(1.5)\n    obj = request.obj\n"
+    )
+    bundle.edit("handlers.py", "import declctl", "import asyncio\nimport declctl")
+    result = played(bundle, "- expect: [{match: {kind: Secret}}, {calls: {handler: copy, count: 1}}]")
+    assert result.outcome == "passed", result.message
+
+
+def test_a_handler_that_spoils_the_cache_fails(bundle: BundleDir) -> None:
+    """Others would read what it has changed: a test of such a handler fails, whatever it expects."""
+    bundle.write(
+        "handlers.py",
+        """
+        from declctl.objects.record import record_of
+
+        async def copy(request, ctx):
+            record_of(request.obj).read()["data"]["x"] = "spoilt"
+        """,
+    )
+    bundle.edit("manifest.yaml", "kind: ConfigMap", "kind: ConfigMap, cache: {mode: Objects}")
+    result = played(bundle, "- expect: [{calls: {handler: copy, count: 1, failed: 0}}]")
+    assert (result.outcome, result.message) == (
+        "failed",
+        "a handler changed objects of the cache, which others read",
+    )
