@@ -21,7 +21,7 @@ def _changes(clock: ManualClock) -> Made:
 
 def _keys(clock: ManualClock) -> Made:
     queue = ReconcileQueue[str](clock=clock)
-    return queue, lambda key: queue.add(key, Reasons({Cause("Added", "pods", key): None}))
+    return queue, lambda key: queue.add(key, Reasons({Cause("Added", "pods", key, "Watch"): None}))
 
 
 @pytest.mark.parametrize("made", [_changes, _keys])
