@@ -157,7 +157,7 @@ class InformerPool:
         self._recorder = recorder
         self._tasks = tasks  # runs the informers
         self._clock = clock
-        self._namespaces = NamespaceSelectors(cluster, tasks=tasks, clock=clock)
+        self._namespaces = NamespaceSelectors(cluster, tasks=tasks, clock=clock, recorder=recorder)
         # Every informer that exists, lingering ones too, by its present identity.
         self._cached: dict[CacheIdentity, ManagedInformer] = {}
         # The informers of each requirement, of every generation that is alive, the oldest first.

@@ -281,3 +281,24 @@ def test_a_recording_that_begins_amid_a_run_is_replayed_from_there(bundle: Bundl
     # The newest segment alone, too.
     (tmp_path / "night.rec.1").unlink()
     assert replayed(recording).differences == []
+
+
+def test_namespaces_that_come_and_go_are_replayed(bundle: BundleDir, tmp_path: Path) -> None:
+    """A cache of namespaces by their labels has one list for each, which the replay asks for as they come."""
+    selected = "spec:\n  namespaces: {labelSelector: {matchLabels: {team: a}}}\n"
+    bundle.edit("manifest.yaml", "spec:\n", selected)
+    recording = tmp_path / "night.rec"
+    spaces = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"team": team}}}
+        for name, team in (("one", "a"), ("two", "b"))
+    ]
+    pods = [pod("p0") | {"metadata": {"name": "p0", "namespace": space}} for space in ("one", "two")]
+    with running(bundle.path, objects=[*spaces, *pods], record=recording) as controller:
+        controller.wait_idle()
+        controller.sandbox.patch("Namespace", "two", {"metadata": {"labels": {"team": "a"}}}, namespace="")
+        until("it is called", lambda: controller.handler("copy").succeeded == 2)
+        controller.sandbox.patch("Namespace", "one", {"metadata": {"labels": {"team": "b"}}}, namespace="")
+        until("its objects have left", lambda: len(controller.lister("pods").list()) == 1)
+        controller.wait_idle()
+    found = replayed(recording)
+    assert (found.calls, found.differences, found.notes) == (3, [], [])
