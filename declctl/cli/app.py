@@ -505,6 +505,69 @@ def play_tests(  # noqa: PLR0913 - one parameter for each option
     )
 
 
+@app.command(epilog="Example: declctl fuzz --manifest examples/09-custom-resource-operator --runs 50")
+def fuzz(
+    handler: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[HANDLER]", help="Lives are about the objects of this handler; by default of all."
+        ),
+    ] = None,
+    *,
+    manifest: Annotated[
+        str,
+        typer.Option(
+            "--manifest", metavar="MANIFEST", help="A file or a folder; by default the current folder."
+        ),
+    ] = ".",
+    runs: Annotated[int, typer.Option("--runs", metavar="N", min=1, help="How many lives there are.")] = 200,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed", metavar="N", help="The same number draws the same lives. [default: another one]"
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow",
+            metavar="NAME=REASON",
+            help="An invariant that need not hold (converges, declared, idempotent, finalized, collected, "
+            "applies); foreign: nobody else edits children. May be repeated.",
+        ),
+    ] = None,
+    objects: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--objects",
+            metavar="FILE",
+            help="Objects (YAML) to begin with, and examples; by default those of the folder sandbox beside "
+            "the manifest. May be repeated.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the document to a file.")
+    ] = None,
+) -> int:
+    """Let random lives of objects happen to a controller, and print the shortest one that it does not stand.
+
+    Objects are made, edited and deleted, others edit their children, writes fail, the controller ends and
+    starts again. What must hold afterwards is in docs/fuzzing.md. It exits 1 with a ControllerTest document
+    if a life has broken it.
+    """
+    from declctl.cli.fuzz import search
+
+    return search(
+        manifest,
+        handler,
+        runs=runs,
+        seed=seed,
+        allow=allow or (),
+        objects=objects or (),
+        output=output,
+    )
+
+
 @app.command(epilog="Example: declctl doctor examples/01-hello --context staging")
 def doctor(
     manifest: Annotated[

@@ -219,7 +219,7 @@ def _sandbox(
     if kubeconfig_out is not None:
         refuse_to_overwrite(Path(kubeconfig_out))
     documents = read_objects(files) if files else objects_beside(manifest)
-    server = stack.enter_context(SandboxThread())
+    server = stack.enter_context(SandboxThread(garbage_collection=True))
     loaded = server.load(documents)
     number = f"{len(loaded)} object{'' if len(loaded) == 1 else 's'}" if loaded else "no objects yet"
     if churn:

@@ -341,6 +341,11 @@ class SharedIndexInformer:
         return self.controller.last_sync_resource_version
 
     @property
+    def seen_version(self) -> str:
+        """The version up to which everything was seen, in each namespace that is watched."""
+        return self.controller.reflector.statistics().resource_version
+
+    @property
     def newest_store_version(self) -> str:
         """The newest version of which the cache has changes. On the loop.
 

@@ -158,6 +158,10 @@ class AdvancingClock(SystemClock):
         finally:
             self._wake(float("inf"))  # timers of the loops go by the time of this machine: they begin anew
 
+    def rest(self, *, timeout: float = 30.0) -> None:
+        """Let run what needs no time to pass. Raises TimeoutError as `advance`."""
+        self._at_rest(timeout)
+
     def step(self, seconds: float, *, timeout: float = 30.0) -> float:
         """As `advance`, but no further than to the next due time; returns how far it went."""
         begin = self.monotonic()

@@ -67,6 +67,7 @@ _NUMBERS: Final = ("count", "min", "max")
 # What each fault of the sandbox needs besides its name.
 _FAULTS: Final[Mapping[str, str]] = {
     "refuse": "status",
+    "lose": "",
     "delay": "seconds",
     "trickle": "seconds",
     "cut": "",
@@ -81,6 +82,7 @@ _FAULTS: Final[Mapping[str, str]] = {
     "watchList": "mode",
     "expiredWatch": "mode",
     "outage": "seconds",
+    "clear": "",
 }
 _PATTERN_HINTS: Final = {"name": "metadata", "namespace": "metadata", "labels": "metadata"}
 
@@ -149,8 +151,8 @@ class FaultAction(LocatedSpec):
     )
     verb: str | None = field(
         choice(
-            "Only requests with this verb.",
-            ["list", "watch", "get", "create", "update", "patch", "delete", "deletecollection"],
+            "Only requests with this verb; write stands for all that change objects but Events and Leases.",
+            ["list", "watch", "get", "create", "update", "patch", "delete", "deletecollection", "write"],
         )
     )
     resource: str | None = field(
@@ -158,6 +160,7 @@ class FaultAction(LocatedSpec):
     )
     namespace: str | None = field(text("Only requests in this namespace.", value="label"))
     times: int | None = field(whole("For so many requests; by default for all.", minimum=1))
+    skip: int | None = field(whole("With refuse and lose: so many requests are left alone first.", minimum=1))
     retry_after: int | None = field(whole("With refuse: seconds until the client may retry.", minimum=0))
     reason: str | None = field(text("With refuse: the reason of the Status.", examples=["Conflict"]))
     message: str | None = field(text("With refuse: the message of the Status."))
@@ -169,7 +172,7 @@ class FaultAction(LocatedSpec):
     def order(self) -> JsonObject:
         """The body of the request for it."""
         found: JsonObject = {"fault": self.fault, "retryAfter": self.retry_after}
-        for name in ("status", "verb", "resource", "namespace", "times", "reason", "message"):
+        for name in ("status", "verb", "resource", "namespace", "times", "skip", "reason", "message"):
             found[name] = getattr(self, name)
         for name in ("seconds", "size", "mode"):
             found[name] = getattr(self, name)

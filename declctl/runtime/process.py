@@ -29,6 +29,7 @@ class RunOptions(msgspec.Struct, frozen=True):
 
     manifest: str  # its path, as the user wrote it
     at: Path | None = None  # where it is read; None: at `manifest`
+    files: InputFiles | None = None  # what reads it; None: a reader of its own
     watch: bool | None = None  # reload when files change; None: as the manifest says
     exec_on_restart: bool = False  # end in order when a reload needs a new process
     once: bool = False  # end when all objects are handled

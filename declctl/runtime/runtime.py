@@ -176,7 +176,7 @@ class Runtime:
         Raises ManifestErrors or UsageError before any handler is called.
         """
         is_reviewed = self.options.allowed_digests is not None
-        files = InputFiles(
+        files = self.options.files or InputFiles(
             self.options.manifest,
             at=self.options.at,
             is_reviewed=is_reviewed,

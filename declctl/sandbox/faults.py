@@ -7,16 +7,19 @@ once. This module decides; `server` and `watches` obey. Tests in other processes
     GET    /sandbox/faults                             what is in force; DELETE clears it
     POST   /sandbox/faults {"fault": "refuse", "status": 429, "verb": "list", "times": 2, "retryAfter": 1}
 
-The faults: refuse, delay {seconds}, trickle {seconds}, cut {resource, clean}, cutMidLine, malformedLine,
-hugeLine {size}, silence {resource}, speak, compact, bookmark {resource}, withholdInitialEventsEnd {on},
-watchList {mode}, expiredWatch {mode}, outage {seconds}.
+The faults: refuse, lose, delay {seconds}, trickle {seconds}, cut {resource, clean}, cutMidLine,
+malformedLine, hugeLine {size}, silence {resource}, speak, compact, bookmark {resource},
+withholdInitialEventsEnd {on}, watchList {mode}, expiredWatch {mode}, outage {seconds}, clear.
+
+A rule is for requests with its `verb`, `resource` and `namespace`. The verb `write` stands for all that
+change objects other than Events and Leases. A rule with `skip` leaves so many of them alone first.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from declctl.objects import KubeObject
 from declctl.sandbox import status
@@ -37,6 +40,8 @@ _REASONS: Final = {
     503: "ServiceUnavailable",
     504: "Timeout",
 }
+_WRITES: Final = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+_NO_WRITES: Final = frozenset({"events", "leases"})  # that `write` leaves out
 Outage = Callable[[float], None]
 
 
@@ -134,16 +139,16 @@ class Match:
 
     def fits(self, verb: str, resource: str, namespace: str) -> bool:
         """Whether a request matches."""
-        return (
-            self.verb in (None, verb)
-            and self.resource in (None, resource)
-            and self.namespace in (None, namespace)
-        )
+        if self.verb == "write":
+            of_verb = verb in _WRITES and resource not in _NO_WRITES
+        else:
+            of_verb = self.verb in (None, verb)
+        return of_verb and self.resource in (None, resource) and self.namespace in (None, namespace)
 
 
 @dataclass(slots=True)
 class Rule:
-    """One rule, for `times` requests; with None until it is cleared.
+    """One rule, for `times` requests after `skip` others; with None until it is cleared.
 
     `latency` (before an answer) and `pause` (between its parts) are in seconds; `hits` counts the requests so
     far.
@@ -153,7 +158,9 @@ class Rule:
     refusal: Refusal | None = None
     latency: float = 0.0
     pause: float = 0.0
+    lost: bool = False  # the request is done, and its answer is not sent
     times: int | None = None
+    skip: int = 0
     hits: int = 0
 
     @property
@@ -170,9 +177,19 @@ class Rule:
             "status": self.refusal.code if self.refusal else None,
             "latency": self.latency,
             "pause": self.pause,
+            "lost": self.lost,
+            "skip": self.skip,
             "times": self.times,
             "hits": self.hits,
         }
+
+
+class RequestFault(NamedTuple):
+    """What happens to one request."""
+
+    wait: float = 0.0  # seconds before its answer
+    refusal: Refusal | None = None
+    lost: bool = False  # it is done, and the connection ends without an answer
 
 
 @dataclass(slots=True)
@@ -198,8 +215,8 @@ class Faults:
     _silent: set[str | None] = field(default_factory=set[str | None])
 
     def refuse(
-        self, code: int, match: Match = Match(), *, times: int | None = None, retry_after: int | None = None,
-        reason: str = "", message: str = "",
+        self, code: int, match: Match = Match(), *, times: int | None = None, skip: int = 0,
+        retry_after: int | None = None, reason: str = "", message: str = "",
     ) -> Rule:  # fmt: skip
         """Answer matching requests with this status; `retry_after` is in seconds (1 by default for 429)."""
         reason = reason or _REASONS.get(code, "InternalError")
@@ -208,7 +225,11 @@ class Faults:
         refusal = Refusal(
             code, reason, message or f"the sandbox was told to answer {code}", retry_after=retry_after
         )
-        return self._add(Rule(match, refusal=refusal, times=times))
+        return self._add(Rule(match, refusal=refusal, times=times, skip=skip))
+
+    def lose(self, match: Match = Match(), *, times: int | None = None, skip: int = 0) -> Rule:
+        """Do what matching requests ask for, and end their connections without an answer."""
+        return self._add(Rule(match, lost=True, times=times, skip=skip))
 
     def delay(self, seconds: float, match: Match = Match(), *, times: int | None = None) -> Rule:
         """Answer matching requests this much later."""
@@ -218,21 +239,22 @@ class Faults:
         """Answer matching LISTs bit by bit, with so many seconds before each part but the first."""
         return self._add(Rule(match, pause=seconds, times=times))
 
-    def meet(self, verb: str, resource: str, namespace: str) -> tuple[float, Refusal | None]:
-        """Seconds to wait before the answer to a request, and a refusal if there is one.
-
-        Counts a hit for each rule that applies.
-        """
-        wait, refusal = 0.0, None
+    def meet(self, verb: str, resource: str, namespace: str) -> RequestFault:
+        """What happens to a request. Counts a hit for each rule that applies."""
+        wait, refusal, lost = 0.0, None, False
         for rule in self._fitting(verb, resource, namespace):
             # A pause is for answers (`pace`). Of two refusals one is sent; the other waits for a request.
-            if rule.pause or (refusal and rule.refusal):
+            if rule.skip and not rule.pause:
+                rule.skip -= 1
+                continue
+            if rule.pause or (refusal and (rule.refusal or rule.lost)):
                 continue
             rule.hits += 1
             wait += rule.latency
             refusal = refusal or rule.refusal
+            lost = lost or rule.lost
         self._drop_spent()
-        return wait, refusal
+        return RequestFault(wait, refusal, lost)
 
     def pace(self, resource: str, namespace: str) -> float:
         """Seconds between the parts of the answer to a LIST; 0 for an answer as a whole.
@@ -377,10 +399,15 @@ def _refuse(faults: Faults, given: KubeObject) -> None:
         int(given["status"]),
         _match(given),
         times=given.get("times"),
+        skip=int(given.get("skip", 0)),
         retry_after=given.get("retryAfter"),
         reason=given.get("reason", ""),
         message=given.get("message", ""),
     )
+
+
+def _lose(faults: Faults, given: KubeObject) -> None:
+    faults.lose(_match(given), times=given.get("times"), skip=int(given.get("skip", 0)))
 
 
 def _delay(faults: Faults, given: KubeObject) -> None:
@@ -409,6 +436,7 @@ def _expired_watch(faults: Faults, given: KubeObject) -> None:
 
 _FAULTS: Final[Mapping[str, Callable[[Faults, KubeObject], int | None]]] = {
     "refuse": _refuse,
+    "lose": _lose,
     "delay": _delay,
     "trickle": _trickle,
     "cut": lambda faults, given: faults.cut_watches(given.get("resource"), clean=bool(given.get("clean"))),
@@ -422,4 +450,5 @@ _FAULTS: Final[Mapping[str, Callable[[Faults, KubeObject], int | None]]] = {
     "withholdInitialEventsEnd": _withhold,
     "watchList": _watch_list,
     "expiredWatch": _expired_watch,
+    "clear": lambda faults, _: faults.clear(),
 }

@@ -55,13 +55,14 @@ class Write:
 class Deletion:
     """How to delete. `grace` is in seconds, None leaves it to the object.
 
-    Preconditions are checked if they are not empty.
+    Preconditions are checked if they are not empty. `orphans` leaves the dependents to themselves.
     """
 
     dry_run: bool = False
     grace: int | None = None
     uid: str = ""
     version: str = ""
+    orphans: bool = False
 
 
 _AT_ONCE = Deletion(grace=0)
@@ -74,6 +75,7 @@ class Remover:
         self._history = history
         self._registry = registry
         self._clock = clock
+        self.orphaned: set[str] = set()  # uids of what was deleted without its dependents
         # The deleted objects that finalizers or contents still hold, by group, plural and key.
         self._leaving: dict[tuple[str, str, str], Target] = {}
 
@@ -89,6 +91,8 @@ class Remover:
         obj = stored.rendered(target.kind)
         if deletion.dry_run:
             return obj, True
+        if deletion.orphans:
+            self.orphaned.add(stored.uid)
         if "deletionTimestamp" not in obj["metadata"] and self._leaves_slowly(target.kind, obj, deletion):
             obj = self._mark(target.kind, obj, deletion)
         self._leaving[*target.kind.resource, target.key] = target

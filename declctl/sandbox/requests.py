@@ -6,6 +6,7 @@ A SelfSubjectAccessReview allows everything, unless a fault forbids it.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
@@ -147,6 +148,7 @@ def read_deletion(call: RequestInfo, media_type: str, body: bytes) -> Deletion:
         grace=integer(given.get("gracePeriodSeconds", params.get("gracePeriodSeconds"))),
         uid=preconditions.get("uid") or "",
         version=preconditions.get("resourceVersion") or "",
+        orphans=policy == "Orphan",
     )
 
 
@@ -155,6 +157,10 @@ def decoded(media_type: str, body: bytes) -> Any:
     if media_type == protobuf.MEDIA_TYPE:
         return protobuf.decode(body)
     if media_type.endswith(("/yaml", "+yaml")):
+        # Clients apply JSON, which is YAML, and a hundred times faster to read.
+        if body.startswith(b"{"):
+            with suppress(ValueError, RecursionError):
+                return msgspec.json.decode(body)
         return next(iter(read_documents(body)), None)
     return msgspec.json.decode(body)
 

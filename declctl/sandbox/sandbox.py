@@ -21,6 +21,7 @@ from declctl.kit import AdvancingClock, Clock, Standstill, SystemClock
 from declctl.objects import KubeObject
 from declctl.sandbox import faults, kinds
 from declctl.sandbox.faults import Faults, Ledger
+from declctl.sandbox.garbage import GarbageCollector
 from declctl.sandbox.history import Backup, StoreEvent
 from declctl.sandbox.kinds import ResourceId, ServedKind
 from declctl.sandbox.patches import MERGE_PATCH
@@ -37,11 +38,17 @@ _T = TypeVar("_T")
 class Sandbox:
     """One server. `bookmark_interval` is in seconds.
 
-    With a `seed`, names, uids and the demo repeat themselves.
+    With a `seed`, names, uids and the demo repeat themselves. With `garbage_collection`, objects go when
+    their owners are gone, in the next turn of the loop.
     """
 
     def __init__(
-        self, *, clock: Clock | None = None, bookmark_interval: float = 30.0, seed: int | None = None
+        self,
+        *,
+        clock: Clock | None = None,
+        bookmark_interval: float = 30.0,
+        seed: int | None = None,
+        garbage_collection: bool = False,
     ) -> None:
         self.clock = clock or SystemClock()
         self._chance = random.Random(seed)
@@ -51,6 +58,10 @@ class Sandbox:
         self.ledger = Ledger()
         self.faults = Faults(self.store.history, self._hub.bookmark)
         self.store.history.subscribe(self._changed)
+        self._garbage: GarbageCollector | None = None
+        if garbage_collection:
+            store = self.store
+            self._garbage = GarbageCollector(store.history, store.registry, store.remover, store.writer)
         self._api = Api(
             self.store,
             self._hub,
@@ -98,6 +109,7 @@ class Sandbox:
         self._runner = runner
         self._api.host = host.lower()
         self._address = (host, runner.addresses[0][1])
+        self._collect_soon()
         self._bookmarks = asyncio.create_task(self._send_bookmarks(), name="sandbox bookmarks")
         return self.url
 
@@ -124,6 +136,9 @@ class Sandbox:
         # As after a restore of etcd: a watch that stayed open would show versions that never were.
         self.faults.cut_watches()
         self.store.history.restore(backup)
+        if self._garbage is not None:
+            self._garbage.restart()
+            self._collect_soon()
 
     def kubeconfig(self) -> KubeObject:
         """A kubeconfig for this server; context and user are called `sandbox`."""
@@ -199,6 +214,16 @@ class Sandbox:
         self._hub.tell(resource, change)
         if resource == _DEFINITIONS and change.type == "DELETED":
             self._hub.end(kinds.resource_of(change.new.decode()))
+        if self._garbage is not None:
+            was_idle = self._garbage.is_idle
+            self._garbage.changed(resource, change)
+            if was_idle:
+                self._collect_soon()
+
+    def _collect_soon(self) -> None:
+        """Collect in the next turn; what is loaded before the start is looked at when the server starts."""
+        if self._garbage is not None and not self._garbage.is_idle and self._runner is not None:
+            asyncio.get_running_loop().call_soon(self._garbage.collect)
 
 
 class _OnLoop:
@@ -230,11 +255,17 @@ class SandboxThread:
         clock: Clock | None = None,
         bookmark_interval: float = 30.0,
         seed: int | None = None,
+        garbage_collection: bool = False,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
         self.clock: Clock = AdvancingClock() if clock is None else clock
-        self._sandbox = Sandbox(clock=self.clock, bookmark_interval=bookmark_interval, seed=seed)
+        self._sandbox = Sandbox(
+            clock=self.clock,
+            bookmark_interval=bookmark_interval,
+            seed=seed,
+            garbage_collection=garbage_collection,
+        )
         self._listen = (host, port)
         # Both are None outside of `with`.
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -330,6 +361,20 @@ class SandboxThread:
         """Create a namespace if it isn't there; says whether it was created."""
         return self._call(lambda: self._sandbox.store.ensure_namespace(name))
 
+    def bookmark(self, *, known: int = 0) -> int:
+        """Send bookmarks on all watches now, but for a `known` version; returns the newest version."""
+
+        def send(server: Sandbox) -> int:
+            if server.store.version != known:
+                server.faults.bookmark()
+            return server.store.version
+
+        return self.do(send)
+
+    def do(self, work: Callable[[Sandbox], _T]) -> _T:
+        """Call `work` with the server, on its loop; returns its result."""
+        return self._call(lambda: work(self._sandbox))
+
     def order(self, fault: KubeObject) -> None:
         """Order a fault, as the body of a POST to /sandbox/faults. Raises SandboxError for a wrong one."""
         self._call(lambda: self._sandbox.order(fault))
@@ -350,6 +395,14 @@ class SandboxThread:
     def delete(self, kind: str | ServedKind, name: str, namespace: str | None = None) -> KubeObject:
         """Delete an object; returns its last state."""
         return self._call(lambda: self._sandbox.store.delete(kind, name, namespace))
+
+    def get(self, kind: str | ServedKind, name: str, namespace: str | None = None) -> KubeObject:
+        """One object; raises SandboxError if there is none."""
+        return self._call(lambda: self._sandbox.store.get(kind, name, namespace))
+
+    def everything(self) -> list[KubeObject]:
+        """All objects of all kinds."""
+        return self._call(self._sandbox.store.everything)
 
     def objects(self, kind: str | ServedKind, namespace: str | None = None) -> list[KubeObject]:
         """All objects of a kind."""

@@ -109,17 +109,19 @@ class Api:
             return _json(requests.review(_media_type(request), body, self._faults), code=201)
         self._record(request, call)
         # Recorded first: a test counts the requests that a fault refuses, too.
-        wait, refusal = self._faults.meet(call.verb, call.resource, call.namespace)
-        if wait:
-            await self._clock.sleep(wait)
-        if refusal is not None:
-            raise refusal
+        fault = self._faults.meet(call.verb, call.resource, call.namespace)
+        if fault.wait:
+            await self._clock.sleep(fault.wait)
+        if fault.refusal is not None:
+            raise fault.refusal
         # Built-in kinds have no schema: a field of a wrong type shows itself deep in the rules of its kind.
         try:
             with validation.readable(call.kind.kind):
                 answer = await self._verbs[call.verb](request, call)
         except Refusal as refusal:
             answer = _refused(refusal)
+        if fault.lost and request.transport is not None:
+            request.transport.abort()
         # The headers of a watch have gone when it ends.
         if not answer.prepared:
             _warn(answer, [call.kind.deprecation, *call.warnings])

@@ -95,7 +95,7 @@ class ObjectStore:
         target = Target(self.kind(kind), namespace or "default", name)
         return _raising(lambda: self.remover.delete(target, Deletion())[0])
 
-    def get(self, kind: str, name: str, namespace: str | None = None) -> KubeObject:
+    def get(self, kind: str | ServedKind, name: str, namespace: str | None = None) -> KubeObject:
         """One object; raises SandboxError if there is none."""
         target = Target(self.kind(kind), namespace or "default", name)
         return _raising(lambda: self.writer.existing(target).rendered(target.kind))
@@ -105,6 +105,17 @@ class ObjectStore:
         served = self.kind(kind)
         snapshot = self.history.collection(served.resource).present(self.version)
         return [stored.rendered(served) for stored in snapshot.within(namespace or "")]
+
+    def everything(self) -> list[KubeObject]:
+        """All objects of all kinds, each once, in the order of discovery, namespaces and names."""
+        kinds = {
+            served.resource: served for served in reversed(self.registry.served()) if not served.is_review
+        }
+        return [
+            stored.rendered(served)
+            for served in reversed(kinds.values())
+            for stored in self.history.collection(served.resource).present(self.version)
+        ]
 
     def load(self, documents: Iterable[KubeObject]) -> list[str]:
         """Create objects, definitions and namespaces first; returns `kind/name` lines in that order.

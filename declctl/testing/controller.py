@@ -32,6 +32,7 @@ from declctl.kit import AdvancingClock, Clock, Standstill
 from declctl.manifest.definition_files import definitions_beside
 from declctl.objects import KubeObject
 from declctl.objects.differences import Mutation
+from declctl.runtime.checking.inputs import InputFiles
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.plugin_metrics import SCRAPE_SECONDS
@@ -59,6 +60,7 @@ LOOK_SECONDS = 5.0  # the longest wait for the machinery loop
 _END_LOOK_SECONDS = 0.05  # between two looks of a waiting call whether the controller has ended
 _MOST_KEYS = 3  # of each handler, that an error names
 _PATIENCE_SECONDS = 1.0  # of this machine, for which an advance waits for a call that does nothing to be seen
+_STILL_LOOKS = 15  # of milliseconds, that find the same: the calls that run wait for the clock
 _TURNS = 20  # of the machinery loop: after these, events that the reflector has read are in the caches
 
 
@@ -243,6 +245,7 @@ class HostedController:
     - `namespace`: of the process, where the manifest names none.
     - `only`: watch this namespace alone, whatever the manifest says.
     - `records`: remember all calls of handlers, for `calls`.
+    - `files`: what reads the manifest instead.
 
     `log` has the lines of declctl, and those that handlers write with `ctx.log`. Methods are called by the
     thread of the test.
@@ -257,7 +260,9 @@ class HostedController:
         namespace: str = "default",
         only: str | None = None,
         records: bool = False,
+        files: InputFiles | None = None,
     ) -> None:
+        self._files = files
         self._records = records
         self._recorder: CallRecorder | None = None  # set when the controller has begun
         self.log = Logged()
@@ -271,6 +276,7 @@ class HostedController:
         self._slept = 0  # the newest sleep of the clock, when it was at rest last
         self._slow: Mapping[object, int] = {}  # slots, … → calls that `advance` does not wait for
         self._watches = 0  # that were open when it was at rest last
+        self._seen = 0  # the version that all caches had then; 0 if it is not known
         self._runtime: Runtime | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -285,8 +291,11 @@ class HostedController:
         """A client of the API server, which the controller closes. On the machinery loop."""
         raise NotImplementedError
 
-    def newest_version(self) -> int | None:
-        """The newest version of the API server, after which watches were woken; None if it is not known."""
+    def newest_version(self, *, known: int = 0) -> int | None:  # noqa: ARG002 - for servers that have one
+        """The newest version of the API server; None if it is not known. Watches are woken up to it.
+
+        They are not woken if it is `known`: all caches had it.
+        """
         return None
 
     def start(self, timeout: float = 30.0) -> Self:
@@ -302,6 +311,7 @@ class HostedController:
             watch=self._watch,
             namespace=self._namespace,
             only_namespace=self._only,
+            files=self._files,
             mutation_detector=True,
         )
         self._runtime = Runtime(
@@ -317,7 +327,7 @@ class HostedController:
         self._thread = threading.Thread(target=self._run, name="controller under test", daemon=True)
         self._thread.start()
         try:
-            until("the first generation runs", self._has_begun, timeout=timeout)
+            until("the first generation runs", self._has_begun, timeout=timeout, every=_FIRST_PAUSE_SECONDS)
             if isinstance(self._error, DeclctlError):
                 raise self._error.with_traceback(None) from None
             if self._error is not None:
@@ -507,7 +517,7 @@ class HostedController:
     def _has_begun(self) -> bool:
         if self._error is not None or self._result is not None:
             return True
-        return self._loop is not None and self.status().generation > 0
+        return self._loop is not None and self.runtime.generation > 0
 
     @asynccontextmanager
     async def _front(self, runtime: Runtime) -> AsyncGenerator[None]:
@@ -567,7 +577,7 @@ class HostedController:
         parts = [unfinished] if (unfinished := self.runtime.unfinished()) else []
         status = self.runtime.status()
         for resource in status.resources:
-            if resource.synced and not _has_seen(resource, version):
+            if resource.synced and not _has_seen(resource.resource_version, version):
                 why = f" ({resource.error})" if resource.error else ""
                 seen = f"version {resource.resource_version} of {version}"
                 parts.append(f"{resource.name} has seen {seen}{why}")
@@ -586,8 +596,10 @@ class HostedController:
         the last rest, for which one of them may wait.
         """
         begin, first = time.monotonic(), None
+        still, known = 0, self._seen  # looks in a row that have found the same
         while True:
-            version = self.newest_version()
+            # A watch that was opened since the last look has had no bookmark: the next one is for it, too.
+            version, known = self.newest_version(known=known), 0
             try:
                 rest, busy, running = self.on_machinery(self._work(version), LOOK_SECONDS)
             except RuntimeError:  # it has ended
@@ -595,14 +607,17 @@ class HostedController:
             self._slow = {part: min(number, busy.get(part, 0)) for part, number in self._slow.items()}
             if all(number <= self._slow.get(part, 0) for part, number in busy.items()):
                 self._note_rest()
+                self._seen = version or 0
                 return rest
+            still = still + 1 if rest.figures == first else 0
             computes = running and self._newest_sleep() <= self._slept
-            if time.monotonic() >= begin + (self.patience if computes else _PATIENCE_SECONDS):
+            waits = running and not computes and still >= _STILL_LOOKS
+            if waits or time.monotonic() >= begin + (self.patience if computes else _PATIENCE_SECONDS):
                 if rest.figures == first:  # user code takes its time, or nothing can be called yet
                     self._slow = busy
                     self._note_rest()
                 return rest
-            first = first or rest.figures
+            first = rest.figures if first is None or not still else first
             time.sleep(_FIRST_PAUSE_SECONDS)
 
     def _note_rest(self) -> None:
@@ -629,8 +644,8 @@ class HostedController:
         busy: dict[object, int] = {parts.attempts: int(parts.attempts.is_busy)}
         # A watch that has ended is opened again first: it would count as silent, as no bookmark can reach it.
         busy[parts.caches] = max(0, self._watches - self._open_watches())
-        for resource in parts.observer.resources():
-            busy[resource.name] = version is not None and not _has_seen(resource, version)
+        for name, seen in parts.observer.seen_versions().items():
+            busy[name] = version is not None and not _has_seen(seen, version)
         figures: list[object] = []
         running = 0
         for slot in parts.slots.all():
@@ -660,6 +675,7 @@ class ControllerUnderTest(HostedController):
     - `records`: remember all calls of handlers, for `calls`.
     - `record`: a file for what it sees and does, which `declctl replay` reads; None, the default, for none.
     - `record_size`: the most bytes of that file and of the segment before, `FILE.1`.
+    - `files`: what reads the manifest instead; the definitions beside it are not loaded then.
 
     `log` has the lines of declctl, and those that handlers write with `ctx.log`. Methods are called by the
     thread of the test. If a handler changes an object that others share (`cache: {mode: Objects}`), the with
@@ -677,12 +693,13 @@ class ControllerUnderTest(HostedController):
         records: bool = False,
         record: str | Path | None = None,
         record_size: int = _RECORD_BYTES,
+        files: InputFiles | None = None,
     ) -> None:
         self._record, self._record_size = record, record_size
         self._objects = list(objects)
         self._own_sandbox = sandbox is None
         self.sandbox = SandboxThread(clock=clock) if sandbox is None else sandbox
-        super().__init__(manifest, clock=self.sandbox.clock, watch=watch, records=records)
+        super().__init__(manifest, clock=self.sandbox.clock, watch=watch, records=records, files=files)
         if clock not in (None, self.clock):
             raise UsageError("the sandbox has another clock: give it this one, as SandboxThread(clock=…)")
 
@@ -699,10 +716,9 @@ class ControllerUnderTest(HostedController):
             FileRecorder, path, size=self._record_size, manifest=manifest, clock=self.clock, log=self.log
         )
 
-    def newest_version(self) -> int:
-        """The newest version of the sandbox; a bookmark brings it to each watch."""
-        self.sandbox.faults.bookmark()
-        return self.sandbox.faults.history.version
+    def newest_version(self, *, known: int = 0) -> int:
+        """The newest version of the sandbox; a bookmark brings it to each watch, unless it is `known`."""
+        return self.sandbox.bookmark(known=known)
 
     def start(self, timeout: float = 30.0) -> Self:
         """Load the objects, start the controller, and wait until the first generation is active.
@@ -713,7 +729,8 @@ class ControllerUnderTest(HostedController):
         __tracebackhide__ = True
         if self._own_sandbox:
             self._stack.enter_context(self.sandbox)
-        self.sandbox.load([*self._definitions(Path(self._path())), *self._objects])
+        definitions = self._definitions(Path(self._path())) if self._files is None else ()
+        self.sandbox.load([*definitions, *self._objects])
         return super().start(timeout)
 
     def wait_idle(self, timeout: float = WAIT_SECONDS) -> None:
@@ -753,8 +770,8 @@ class ControllerUnderTest(HostedController):
         return self._is_idle(version)
 
     def _is_idle(self, version: int) -> bool:
-        resources = self.runtime.status().resources
-        return not self.runtime.unfinished() and all(_has_seen(each, version) for each in resources)
+        seen = self.runtime.parts.observer.seen_versions().values()
+        return not self.runtime.unfinished() and all(_has_seen(each, version) for each in seen)
 
 
 def _level_of_caller() -> int:
@@ -766,9 +783,9 @@ def _level_of_caller() -> int:
     return level
 
 
-def _has_seen(resource: ResourceStatus, version: int) -> bool:
-    """Whether the caches of a resource have everything up to a version of the sandbox."""
-    return resource.resource_version.isdecimal() and int(resource.resource_version) >= version
+def _has_seen(seen: str, version: int) -> bool:
+    """Whether caches that have seen a version have everything up to another one of the sandbox."""
+    return seen.isdecimal() and int(seen) >= version
 
 
 def _series_of(families: Iterable["Metric"]) -> dict[str, float]:

@@ -152,7 +152,7 @@ class SandboxStage(TestingStage):
 
     def __init__(self, bundle: BundleUnderTest) -> None:
         super().__init__(bundle)
-        self._sandbox = SandboxThread(clock=AdvancingClock(stands=True))
+        self._sandbox = SandboxThread(clock=AdvancingClock(stands=True), garbage_collection=True)
 
     @property
     def namespace(self) -> str:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from importlib import metadata
 from types import MappingProxyType
 from typing import Any
@@ -306,6 +307,7 @@ class Client:
         return await self.request_json("GET", path)
 
 
+@cache
 def _version() -> str:
     try:
         return metadata.version("declctl")

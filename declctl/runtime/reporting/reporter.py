@@ -427,6 +427,20 @@ class StatusReporter:
         generation = self._reloader.active
         return [] if generation is None else [self._resource(each) for each in generation.requirements]
 
+    def seen_versions(self) -> Mapping[str, str]:
+        """The newest version that each resource of the active generation has seen, in its oldest cache."""
+        generation = self._reloader.active
+        if generation is None:
+            return {}
+        return {
+            each.plan.name: min(
+                (one.informer.seen_version for one in self._caches.of(each)),
+                key=lambda version: (len(version), version),
+                default="",
+            )
+            for each in generation.requirements
+        }
+
     async def at_rest(self) -> None:
         """Return when every resource has synced, and every handler has handled all its changes."""
         while self.missing():

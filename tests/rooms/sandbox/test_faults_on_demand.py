@@ -4,7 +4,7 @@ import pytest
 
 from declctl.sandbox import faults as rules
 from declctl.sandbox import requests
-from declctl.sandbox.faults import Faults, Ledger, LedgerEntry, Match, WatchOrders
+from declctl.sandbox.faults import Faults, Ledger, LedgerEntry, Match, RequestFault, WatchOrders
 from declctl.sandbox.status import Refusal
 from tests.rooms.sandbox.shapes import store
 
@@ -17,9 +17,9 @@ def test_a_rule_meets_what_it_matches():
     """A refusal for lists of pods in one namespace touches nothing else."""
     given = faults()
     given.refuse(500, Match(verb="list", resource="pods", namespace="team"))
-    assert given.meet("list", "pods", "other") == (0.0, None)
-    assert given.meet("watch", "pods", "team") == (0.0, None)
-    assert given.meet("list", "pods", "team")[1].code == 500
+    assert given.meet("list", "pods", "other") == RequestFault()
+    assert given.meet("watch", "pods", "team") == RequestFault()
+    assert given.meet("list", "pods", "team").refusal.code == 500
 
 
 def test_too_many_requests_says_when_to_come_back():
@@ -34,7 +34,7 @@ def test_latency_adds_up():
     given.delay(0.5)
     given.delay(0.25, Match(resource="pods"))
     given.refuse(500)
-    wait, refusal = given.meet("get", "pods", "")
+    wait, refusal, _ = given.meet("get", "pods", "")
     assert (wait, refusal.code) == (0.75, 500)
 
 
@@ -42,8 +42,20 @@ def test_a_list_that_trickles_is_not_late():
     """It is answered at once, bit by bit; with `times` only so many are."""
     given = faults()
     given.trickle(5.0, Match(resource="pods"), times=1)
-    assert given.meet("list", "pods", "") == (0.0, None)
+    assert given.meet("list", "pods", "") == RequestFault()
     assert [given.pace("nodes", ""), given.pace("pods", ""), given.pace("pods", "")] == [0.0, 5.0, 0.0]
+    assert given.rules == []
+
+
+def test_the_nth_write_of_anything_can_fail():
+    """`write` is for all changes but those of Events and Leases; `skip` leaves the first ones alone."""
+    given = faults()
+    given.refuse(500, Match(verb="write"), skip=1, times=1)
+    given.lose(Match(verb="write"), skip=2, times=1)
+    asked = [("patch", "pods"), ("get", "pods"), ("create", "events"), ("delete", "pods"), ("update", "x")]
+    met = [given.meet(verb, resource, "") for verb, resource in asked]
+    assert [fault.refusal is not None for fault in met] == [False, False, False, True, False]
+    assert [fault.lost for fault in met] == [False] * 4 + [True]
     assert given.rules == []
 
 
@@ -80,6 +92,8 @@ def test_clear_is_a_good_day():
     "given",
     [
         {"fault": "refuse", "status": 429, "verb": "list", "times": 2},
+        {"fault": "lose", "verb": "write", "skip": 1, "times": 1},
+        {"fault": "clear"},
         {"fault": "delay", "seconds": 1},
         {"fault": "trickle", "seconds": 1},
         {"fault": "cut", "resource": "pods"},
@@ -107,7 +121,7 @@ def test_every_fault_can_be_ordered_over_http(given):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"fault": "dance"}, "there is no fault 'dance': give one of bookmark, compact, cut"),
+        ({"fault": "dance"}, "there is no fault 'dance': give one of bookmark, clear, compact, cut"),
         ("x", "there is no fault None"),
         ({"fault": "refuse"}, "can't be ordered like this: 'status'"),
         ({"fault": "delay", "seconds": "soon"}, "can't be ordered like this"),

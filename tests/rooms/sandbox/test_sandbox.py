@@ -237,6 +237,15 @@ async def test_refusals_reach_the_client():
         assert sandbox.ledger.count("list") == 2
 
 
+async def test_an_answer_can_be_lost():
+    """The request is done, and the client does not hear of it."""
+    async with running() as (sandbox, session):
+        sandbox.faults.lose(Match(verb="write"), times=1)
+        with pytest.raises(aiohttp.ServerDisconnectedError):
+            await answer(session, "POST", PODS, json=pod("a"))
+        assert [each["metadata"]["name"] for each in sandbox.store.objects("Pod")] == ["a"]
+
+
 async def test_latency_delays_the_answer():
     async with running() as (sandbox, session):
         sandbox.faults.delay(60, Match(resource="pods"))

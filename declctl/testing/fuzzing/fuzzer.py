@@ -1,0 +1,196 @@
+"""Draws lives until one breaks an invariant, and shortens it."""
+
+import io
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+
+import hypothesis
+import msgspec
+import yaml
+from hypothesis import HealthCheck, Phase, given, settings
+
+from declctl.errors import UsageError
+from declctl.manifest.diagnostics import did_you_mean
+from declctl.objects import KubeObject
+from declctl.testing.fuzzing.bundle import FuzzedBundle, read_bundle
+from declctl.testing.fuzzing.invariants import INVARIANTS, Judge, Violation
+from declctl.testing.fuzzing.lives import Life, lives
+
+RUNS = 200
+FOREIGN = "foreign"
+ALLOWED = (*INVARIANTS, FOREIGN)
+"""What `allow` knows: the invariants; and others who edit and delete what the controller has made."""
+_NO_CHECKS = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
+_MOST_SHRINKS = 400  # lives that are played to shorten one
+
+
+class FuzzResult(msgspec.Struct, frozen=True):
+    """What was found: `violation` is None if each life held all invariants."""
+
+    runs: int  # lives, without those that shortened one
+    seed: int
+    seconds: float
+    life: Life = ()
+    violation: Violation | None = None
+    surroundings: Sequence[KubeObject] = ()
+    definitions: Sequence[KubeObject] = ()  # that are not beside the manifest
+
+    def document(self) -> KubeObject | None:
+        """The life as a ControllerTest, which fails as the life did; None if nothing was found."""
+        if self.violation is None:
+            return None
+        *steps, last = self.violation.steps or ({"advance": "1s"},)
+        objects = [*self.definitions, *self.surroundings]
+        return {
+            "apiVersion": "declctl.dev/v1alpha1",
+            "kind": "ControllerTest",
+            "metadata": {"name": f"fuzz-{self.violation.invariant}-{self.seed}"},
+            "spec": {
+                **({"objects": objects} if objects else {}),
+                "steps": [*steps, {**last, "expect": list(self.violation.expected)}],
+            },
+        }
+
+    def text(self) -> str:
+        """The document as YAML; empty if nothing was found."""
+        document = self.document()
+        return (
+            ""
+            if document is None
+            else yaml.dump(document, Dumper=_DocumentDumper, sort_keys=False, width=100)
+        )
+
+
+class _DocumentDumper(yaml.SafeDumper):
+    """Writes each value in full, where it stands."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - that of the base class
+        """True: no anchors."""
+        return True
+
+
+class LifeFailed(AssertionError):
+    """A life has broken an invariant."""
+
+
+def run_lives(
+    manifest: str | Path,
+    handler: str | None = None,
+    *,
+    runs: int = RUNS,
+    seed: int | None = None,
+    allow: Mapping[str, str] | None = None,
+    objects: Sequence[KubeObject] | None = None,
+) -> FuzzResult:
+    """As `fuzz`, but a life that breaks an invariant is returned, and not raised."""
+    allowed = dict(allow or {})
+    for name, reason in allowed.items():
+        if name not in ALLOWED:
+            hint = did_you_mean(name, ALLOWED) or f"there are {', '.join(ALLOWED)}"
+            raise UsageError(f"nothing that can be allowed is called {name!r}: {hint}.")
+        if not reason.strip():
+            raise UsageError(f"say why {name} need not hold: {name}=REASON.")
+    bundle = read_bundle(str(manifest), handler=handler, objects=objects)
+    return _Fuzzer(bundle, allowed, runs, seed if seed is not None else time.time_ns() % 100_000).run()
+
+
+def fuzz(
+    manifest: str | Path,
+    handler: str | None = None,
+    *,
+    runs: int = RUNS,
+    seed: int = 0,
+    allow: Mapping[str, str] | None = None,
+    objects: Sequence[KubeObject] | None = None,
+) -> None:
+    """Let random lives of objects happen to a controller, and check what must hold after each of them.
+
+    - `manifest`: a file or a folder.
+    - `handler`: lives are about the objects of this handler; None: of all handlers.
+    - `runs`: the number of lives.
+    - `seed`: the same seed draws the same lives.
+    - `allow`: the invariants that need not hold, each with the reason why; with `foreign`, nobody else edits
+      or deletes what the controller has made.
+    - `objects`: examples of objects, and what else is there in each life; None: those of the folder `sandbox`
+      beside the manifest.
+
+    Raises AssertionError with the shortest life that breaks an invariant, as a ControllerTest document;
+    ManifestErrors for faults of the manifest; UsageError.
+    """
+    __tracebackhide__ = True
+    found = run_lives(manifest, handler, runs=runs, seed=seed, allow=allow, objects=objects)
+    if found.violation is not None:
+        raise LifeFailed(f"{found.violation.invariant}: {found.violation.message}\n\n{found.text()}")
+
+
+class _Fuzzer:
+    def __init__(self, bundle: FuzzedBundle, allowed: Mapping[str, str], runs: int, seed: int) -> None:
+        self._bundle = bundle
+        self._allowed = allowed
+        self._judge = Judge(bundle, allowed)
+        self._runs = runs
+        self._seed = seed
+        self._known: dict[bytes, Violation | None] = {}  # of the lives that were played
+        self._drawn = 0
+        self._left = _MOST_SHRINKS
+        self._found: tuple[Life, Violation] | None = (
+            None  # the newest one: hypothesis plays the shortest last
+        )
+
+    def run(self) -> FuzzResult:
+        """Draw lives, and shorten the first one that fails."""
+        begin = time.monotonic()
+        # What handlers print would be printed for each life.
+        with redirect_stdout(io.StringIO()):
+            self._search()
+        life, violation = self._found or ((), None)
+        return FuzzResult(
+            self._drawn,
+            self._seed,
+            time.monotonic() - begin,
+            life,
+            violation,
+            self._bundle.surroundings,
+            self._bundle.made,
+        )
+
+    def _search(self) -> None:
+        @hypothesis.seed(self._seed)
+        @settings(
+            max_examples=self._runs,
+            deadline=None,
+            database=None,
+            phases=(Phase.generate, Phase.shrink),
+            suppress_health_check=_NO_CHECKS,
+            report_multiple_bugs=False,
+            print_blob=False,
+        )
+        @given(lives(self._bundle, foreign=FOREIGN not in self._allowed))
+        def live(life: Life) -> None:
+            found = self._verdict(life)
+            if found is not None:
+                self._found = life, found
+                raise LifeFailed
+
+        with suppress(LifeFailed):
+            live()
+
+    def _verdict(self, life: Life) -> Violation | None:
+        """The verdict on a life, which does not change: a life fails if it fails twice in a row.
+
+        So a busy machine, on which a limit of time ends a rest, is no fault of the controller.
+        """
+        key = msgspec.json.encode(life)
+        if key in self._known:
+            return self._known[key]
+        if self._found is None:
+            self._drawn += 1
+        elif self._left:
+            self._left -= 1
+        else:
+            return None  # it is short enough
+        found = self._judge.judge(life)
+        self._known[key] = found and self._judge.judge(life)
+        return self._known[key]

@@ -1,0 +1,272 @@
+"""What must hold after each life, whatever has happened in it.
+
+| name | what it says |
+|---|---|
+| `converges` | an hour after the last fault, nothing fails, and nothing is left to do |
+| `declared` | what is there is what a fresh controller makes of the objects as users left them |
+| `idempotent` | a further call at rest changes nothing |
+| `finalized` | deleted objects go: no finalizer sticks |
+| `collected` | when all objects of users are deleted, nothing is left of what the controller has made |
+| `applies` | the controller writes nothing but what the manifest declares |
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from declctl.objects import KubeObject
+from declctl.testing.fuzzing.bundle import FuzzedBundle
+from declctl.testing.fuzzing.lives import Life
+from declctl.testing.fuzzing.states import (
+    ObjectId,
+    State,
+    StateDifference,
+    changed_objects,
+    differences,
+)
+from declctl.testing.fuzzing.world import TOUCH, PlayedStep, Restless, World
+
+Invariant = Literal["converges", "declared", "idempotent", "finalized", "collected", "applies"]
+INVARIANTS: Final[tuple[Invariant, ...]] = get_args(Invariant)
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """An invariant that a life has broken.
+
+    `steps` are those of the life, as documents, and `expected` is what a test says after the last of them.
+    """
+
+    invariant: Invariant
+    message: str  # sentences
+    steps: Sequence[KubeObject]
+    expected: Sequence[KubeObject]
+
+
+class Judge:
+    """Plays lives of one bundle, and says which invariant each of them breaks."""
+
+    def __init__(self, bundle: FuzzedBundle, allowed: Mapping[str, str]) -> None:
+        self._bundle = bundle
+        self._checks = frozenset(INVARIANTS) - allowed.keys()
+        self._references: dict[bytes, State | str] = {}  # what a fresh controller comes to
+        self.played = 0  # lives, references among them
+
+    def judge(self, life: Life) -> Violation | None:
+        """Play a life, and return what it breaks; None for nothing."""
+        self.played += 1
+        with World(self._bundle, self._bundle.surroundings) as world:
+            try:
+                return self._judge(world, life)
+            except Restless as restless:
+                return self._restless(world, restless)
+
+    def _judge(self, world: World, life: Life) -> Violation | None:
+        # The life, then whatever still has to be done when all faults are over.
+        for step in life:
+            world.play(step)
+            if found := self._undeclared(world):
+                return found
+        world.clear_faults()
+        world.converge()
+        if (found := self._undeclared(world) or self._stuck(world)) is not None:
+            return found
+        state = world.state()
+        if found := self._compare(world, state, "declared", "a fresh controller comes to another end"):
+            return found
+        if "idempotent" in self._checks and (found := self._call_again(world)) is not None:
+            return found
+        if not self._checks & {"finalized", "collected"}:
+            return None
+        for each in world.live_primaries():
+            world.delete(each)
+        world.converge()
+        if (found := self._undeclared(world) or self._stuck(world)) is not None:
+            return found
+        return self._compare(world, world.state(), "collected", "not all is gone with the objects")
+
+    def _restless(self, world: World, restless: Restless) -> Violation | None:
+        if (found := self._undeclared(world)) is not None:
+            return found
+        if "converges" not in self._checks:
+            return None
+        # Whoever plays it waits an hour, and then sees calls fail, or writes, for another one.
+        steps = [each.document for each in world.played]
+        expected: list[KubeObject]
+        if restless.handler:
+            expected = [{"calls": {"handler": restless.handler, "failed": 0}}]
+        else:
+            expected = [{"quiet": "30s"}]
+        again = [{"fault": {"fault": "clear"}}, {"advance": "1h"}, {"advance": "1h"}]
+        return Violation("converges", str(restless), [*steps, *again], expected)
+
+    def _undeclared(self, world: World) -> Violation | None:
+        """A write that the manifest does not declare: one that was sent, or one that declctl refused."""
+        if "applies" not in self._checks:
+            return None
+        rights = self._bundle.rights
+        for number, step in enumerate(world.played):
+            for each in step.writes:
+                if each.verb not in rights.get(each.resource, ()):
+                    kind = self._bundle.kinds.get(each.resource.partition("/")[0], each.resource)
+                    place = f"{each.namespace}/{each.name}" if each.namespace else each.name
+                    message = (
+                        f"the controller sent a {each.verb} of {each.resource} {place}, which `applies`, "
+                        "`status` and `finalizer` of its handlers do not declare"
+                    )
+                    steps = [one.document for one in world.played[: number + 1]]
+                    return Violation("applies", message, steps, [{"writes": {"kind": kind, "count": 0}}])
+        handler, error = world.undeclared()
+        if handler:
+            steps = [one.document for one in world.played]
+            return Violation("applies", error, steps, [{"calls": {"handler": handler, "failed": 0}}])
+        return None
+
+    def _stuck(self, world: World) -> Violation | None:
+        """An object of a user that was deleted, and is there still."""
+        if "finalized" not in self._checks:
+            return None
+        state = world.state()
+        for each in world.all_primaries():
+            obj = state.get(each)
+            if obj is not None and each not in world.wanted:
+                held = ", ".join(obj["metadata"].get("finalizers") or ()) or "nothing"
+                message = f"{StateDifference(each, (), None, obj)}: it was deleted, and is held by {held}"
+                return _violation("finalized", message, world.played, [StateDifference(each, (), None, obj)])
+        return None
+
+    def _compare(self, world: World, state: State, invariant: Invariant, what: str) -> Violation | None:
+        """Compare with what a fresh controller makes of the same objects."""
+        if invariant not in self._checks:
+            return None
+        reference = self._reference(world, state)
+        if isinstance(reference, str):  # it does not come to rest itself
+            return None
+        own = set(world.all_primaries())
+        missing = [each for each in own if each not in world.wanted]
+        found = differences(reference, state, without=missing)
+        if not found:
+            return None
+        return _violation(invariant, f"{what}: {_sentences(found)}", world.played, found)
+
+    def _call_again(self, world: World) -> Violation | None:
+        touched = world.live_primaries() if self._bundle.touches else ()
+        before = world.state()
+        for each in touched:
+            world.touch(each)
+        if not self._bundle.touches:
+            world.restart()
+        world.converge()
+        found = changed_objects(before, world.state(), touched)
+        if not found:
+            return None
+        message = f"a further call changes what is at rest: {_sentences(found)}"
+        return _violation("idempotent", message, world.played, found)
+
+    def _reference(self, world: World, state: State) -> State | str:
+        """What a fresh controller makes of the objects that users want; or why it does not come to rest."""
+        objects = [_untouched(each) for each in world.wanted.values()]
+        # The cluster's controllers have written these: they are not the controller's doing.
+        statuses = {
+            each: obj["status"]
+            for each, obj in state.items()
+            if each not in world.wanted and each not in world.all_primaries() and "status" in obj
+        }
+        key = msgspec.json.encode([objects, sorted(statuses.items())], order="deterministic")
+        if key not in self._references:
+            self.played += 1
+            self._references[key] = self._fresh(objects, statuses)
+        return self._references[key]
+
+    def _fresh(self, objects: Sequence[KubeObject], statuses: Mapping[ObjectId, object]) -> State | str:
+        try:
+            with World(self._bundle, objects) as fresh:
+                fresh.converge()
+                made = fresh.state()
+                for each, status in statuses.items():
+                    if each in made and made[each].get("status") != status:
+                        fresh.set_status(each, status)
+                fresh.converge()
+                return fresh.state()
+        except Restless as restless:
+            return str(restless)
+
+
+def _untouched(obj: KubeObject) -> KubeObject:
+    annotations = {**(obj["metadata"].get("annotations") or {})}
+    annotations.pop(TOUCH, None)
+    metadata = {name: value for name, value in obj["metadata"].items() if name != "annotations"}
+    return {**obj, "metadata": {**metadata, **({"annotations": annotations} if annotations else {})}}
+
+
+def _sentences(found: Sequence[StateDifference]) -> str:
+    shown = "; ".join(map(str, found[:3]))
+    return shown if len(found) <= 3 else f"{shown}; and {len(found) - 3} more"
+
+
+def _violation(
+    invariant: Invariant, message: str, played: Sequence[PlayedStep], found: Sequence[StateDifference]
+) -> Violation:
+    steps = [each.document for each in played]
+    return Violation(invariant, message, steps, [_expectation(each) for each in found])
+
+
+def _expectation(difference: StateDifference) -> KubeObject:
+    """What a test says of an object that is not as it has to be."""
+    api_version, kind, namespace, name = difference.object
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    if name.endswith("*"):
+        metadata = {**metadata, "generateName": name.removesuffix("*")}
+        del metadata["name"]
+    of: KubeObject = {"apiVersion": api_version, "kind": kind, "metadata": metadata}
+    if not difference.steps:
+        if difference.number:
+            return {"match": of, "count": difference.number}
+        return {"absent": of} if difference.expected is None else {"match": of}
+    pattern: object = _without_masks(difference.expected)
+    for step in reversed(difference.steps):
+        keys = getattr(step, "keys", None)
+        if keys is None:
+            pattern = {step: pattern}
+        elif pattern is None:  # a list has no pattern for an element that is not there
+            return {"absent": _merged(of, _path(difference.steps))}
+        elif "" in keys:
+            pattern = [keys[""]]
+        else:
+            pattern = [{**keys, **pattern}] if isinstance(pattern, dict) else [keys]
+    return {"match": _merged(of, pattern)}
+
+
+def _path(steps: Sequence[str]) -> object:
+    """A pattern for an object that has the path."""
+    pattern: object = {}
+    for step in reversed(steps):
+        keys = getattr(step, "keys", None)
+        if keys is None:
+            pattern = {step: pattern}
+        else:
+            pattern = (
+                [keys[""]] if "" in keys else [{**keys, **pattern}] if isinstance(pattern, dict) else [keys]
+            )
+    return pattern
+
+
+def _merged(of: KubeObject, pattern: object) -> KubeObject:
+    assert isinstance(pattern, dict)
+    found = {**of, **pattern}
+    if "metadata" in pattern:
+        found["metadata"] = {**of["metadata"], **pattern["metadata"]}
+    return found
+
+
+def _without_masks(value: object) -> object:
+    """An expected value without what has no fixed value."""
+    if isinstance(value, dict):
+        return {name: _without_masks(each) for name, each in value.items() if not _is_masked(each)}
+    if isinstance(value, list):
+        return [_without_masks(each) for each in value if not _is_masked(each)]
+    return value
+
+
+def _is_masked(value: object) -> bool:
+    return isinstance(value, str) and ("<time>" in value or value == "current" or value.startswith("uid of "))

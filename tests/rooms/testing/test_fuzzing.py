@@ -1,0 +1,127 @@
+"""A fuzzer of controllers: it finds planted faults in short lives, and nothing where there are none."""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from declctl.errors import UsageError
+from declctl.testing.documents import load_documents
+from declctl.testing.fuzzing import run_lives
+from declctl.testing.fuzzing.states import differences, state_of
+from declctl.testing.player import play
+from tests.rooms.testing.fuzzed import PLANTED, Planted
+
+_RUNS = 600 if os.environ.get("DECLCTL_SOAK") else 200
+_RUNS_REPAIRED = 600 if os.environ.get("DECLCTL_SOAK") else 15
+_MOST_STEPS = 6
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED.keys())
+def test_a_planted_fault_is_found(planted: Planted, tmp_path: Path) -> None:
+    """Within some lives, in one of at most six steps; without the fault, nothing is found.
+
+    What is printed is a test: `declctl test` sees it fail with the fault, and pass without it.
+    """
+    for name, code in (("faulty", planted.faulty), ("repaired", planted.repaired)):
+        folder = tmp_path / name
+        folder.mkdir()
+        planted.write(folder, code)
+    found = run_lives(tmp_path / "faulty", runs=_RUNS, seed=1)
+    assert found.violation is not None
+    assert found.violation.invariant == planted.invariant
+    assert len(found.life) <= _MOST_STEPS
+    for name in ("faulty", "repaired"):
+        (tmp_path / name / "fuzz.yaml").write_text(found.text(), "utf-8")
+        (played,) = (play(each) for each in load_documents([tmp_path / name]))
+        assert played.outcome == ("failed" if name == "faulty" else "passed"), (
+            played.message,
+            played.details,
+        )
+    assert run_lives(tmp_path / "repaired", runs=_RUNS_REPAIRED, seed=1).violation is None
+
+
+def test_a_seed_repeats_what_it_finds(tmp_path: Path) -> None:
+    """Two runs draw the same lives, and print the same document."""
+    planted = PLANTED["a lost retry"]
+    planted.write(tmp_path, planted.faulty)
+    one, other = (run_lives(tmp_path, runs=60, seed=3) for _ in range(2))
+    assert one.violation is not None
+    assert (one.runs, one.life, one.text()) == (other.runs, other.life, other.text())
+    allowed = dict.fromkeys(("declared", "idempotent"), "the test says so")
+    assert run_lives(tmp_path, runs=one.runs, seed=3, allow=allowed).violation is None
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("example", "allow"),
+    [
+        ("05-custom-resource", {}),
+        ("08-reconcile-deployment", {"declared": "a condition stays when the label is gone"}),
+        ("09-custom-resource-operator", {"foreign": "the directory is not watched"}),
+        ("10-namespaces-by-label", {}),
+    ],
+)
+def test_examples_stand_lives(example: str, allow: dict[str, str]) -> None:
+    """But for what their pages say."""
+    folder = Path(__file__).parents[3] / "examples" / example
+    objects = folder / "objects.yaml"
+    given = list(yaml.safe_load_all(objects.read_text("utf-8"))) if objects.exists() else None
+    found = run_lives(folder, runs=_RUNS_REPAIRED, seed=1, allow=allow, objects=given)
+    assert found.violation is None, found.text()
+
+
+@pytest.mark.parametrize(
+    ("handler", "allow", "words"),
+    [
+        ("ap", {}, "no handler 'ap': did you mean \"app\"?"),
+        (None, {"declare": "x"}, "'declare': did you mean \"declared\"?"),
+        (None, {"declared": " "}, "say why declared need not hold"),
+    ],
+)
+def test_what_can_not_be_fuzzed_is_a_sentence(handler, allow, words, tmp_path: Path) -> None:
+    """An unknown handler or invariant, and one that is allowed without a reason."""
+    planted = PLANTED["a lost retry"]
+    planted.write(tmp_path, planted.repaired)
+    with pytest.raises(UsageError) as refused:
+        run_lives(tmp_path, handler, runs=1, allow=allow)
+    assert words in str(refused.value)
+
+
+def config_map(uid: str, *, version: int = 1, manager: str = "fuzzed", **data: str):
+    owned = {"f:data": {f"f:{name}": {} for name in data}}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": "a",
+            "namespace": "default",
+            "uid": f"uid-{uid}",
+            "resourceVersion": str(version),
+            "managedFields": [{"manager": manager, "operation": "Apply", "fieldsV1": owned}],
+        },
+        "data": data,
+    }
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "message"),
+    [
+        (config_map("1", a="x"), config_map("2", a="x", version=9), None),
+        (config_map("1", a="1"), config_map("2", a="2"), 'data.a is "2", and should be "1"'),
+        (config_map("1", a="1"), config_map("2", a="1", b="2"), 'data.b is "2", and should be missing'),
+        (config_map("1", a="of uid-1"), config_map("2", a="of uid-2"), None),
+        (config_map("1", a="2026-01-01T00:00:00Z"), config_map("2", a="2026-05-01T00:00:01Z"), None),
+        (config_map("1", a="1"), None, "ConfigMap default/a is missing"),
+        (None, config_map("2", a="1"), "ConfigMap default/a is there, and should not be"),
+        (None, config_map("2", a="1", manager="sandbox"), None),
+    ],
+)
+def test_states_differ_in_what_the_controller_has_written(expected, found, message) -> None:
+    """Not in uids, versions and times, and not in what others have written."""
+    states = [state_of([obj] if obj is not None else []) for obj in (expected, found)]
+    assert [str(each).removeprefix("ConfigMap default/a: ") for each in differences(*states)] == [
+        each for each in [message] if each
+    ]
