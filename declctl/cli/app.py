@@ -29,8 +29,6 @@ _BENCH_OBJECTS, _BENCH_HANDLERS = 5000, 4
 # Documented commands that this version does not have, each with an alternative.
 _INSTEAD: Mapping[str, str] = MappingProxyType(
     {
-        "record": "the log of `declctl run --log-format json` can be kept",
-        "replay": "`declctl run --sandbox --objects FILE` runs handlers without a cluster",
         "fmt": "any YAML formatter will do",
         "lint": "`declctl validate` reports what is wrong, and warns of traps",
         "migrate": "there is only one version of the manifest",
@@ -311,6 +309,22 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             "--admin", metavar="ADDR", help="The admin address, instead of the manifest's; port 0 takes any."
         ),
     ] = None,
+    record: Annotated[
+        str | None,
+        typer.Option(
+            "--record",
+            metavar="FILE",
+            help="What the process sees and does, for `declctl replay`; values of Secrets are hidden.",
+        ),
+    ] = None,
+    record_size: Annotated[
+        str | None,
+        typer.Option(
+            "--record-size",
+            metavar="SIZE",
+            help="The most bytes of FILE and FILE.1, in which the older half is kept. [default: 256Mi]",
+        ),
+    ] = None,
     no_plugins: _NoPluginsOption = False,
 ) -> int:
     """Run a manifest, until SIGTERM or Ctrl-C."""
@@ -328,6 +342,8 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
         raise UsageError("--churn goes on for ever, and --once waits for rest: leave one of them out.")
     if timeout is not None and not once:
         raise UsageError("--timeout limits --once: add --once, or leave it out.")
+    if record_size is not None and record is None:
+        raise UsageError("--record-size limits --record: add --record FILE, or leave it out.")
     if exec_on_restart and once:
         raise UsageError("--exec-on-restart is for a process that stays: leave out --once, or it.")
     if exec_on_restart and manifest == "-":
@@ -359,6 +375,8 @@ def run(  # noqa: PLR0913 - one parameter for each option of the command line
             log_format=log_format,
             log_level=log_level,
             admin=admin,
+            record=record,
+            record_size=record_size,
             is_process=bool(invoked.obj),
         )
     # A failed run is not started again: its supervisor decides.
@@ -936,6 +954,60 @@ def history(*, output: _OutputOption = Output.TEXT, admin: _AdminOption = None) 
     from declctl.cli.remote import show_history
 
     show_history(admin, as_json=output is Output.JSON)
+
+
+@app.command("replay")
+def replay_command(  # noqa: PLR0913 - one parameter for each option of the command line
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The recording of `declctl run --record FILE`.")
+    ],
+    manifest: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MANIFEST]", help="The code that runs; by default that of then, which the recording has."
+        ),
+    ] = None,
+    *,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until", metavar="TIME", help="Where to end: a time, or one since the begin, such as 10m."
+        ),
+    ] = None,
+    speed: Annotated[
+        float,
+        typer.Option(
+            "--speed", metavar="N", min=0.0, help="So many times as fast as it was; 0 is as fast as possible."
+        ),
+    ] = 0.0,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="KEY", help="Compare the calls for one key alone.")
+    ] = None,
+    handler: Annotated[
+        str | None, typer.Option("--handler", metavar="NAME", help="Compare the calls of one handler alone.")
+    ] = None,
+    log_level: Annotated[
+        LogLevel | None,
+        typer.Option("--log-level", help="The least that is logged. [default: nothing is]"),
+    ] = None,
+    output: _OutputOption = Output.TEXT,
+) -> int:
+    """Run code on a recording, without a cluster, and compare its calls and writes with those of then.
+
+    Ends with 0 if nothing differs, with 1 if something does, and with 2 for a file that is no recording.
+    """
+    from declctl.cli.replay import replay_recording
+
+    return replay_recording(
+        file,
+        manifest,
+        until=until,
+        speed=speed,
+        key=key,
+        handler=handler,
+        log_level="critical" if log_level is None else log_level,
+        as_json=output is Output.JSON,
+    )
 
 
 @app.command()

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
@@ -27,12 +28,13 @@ from declctl.cli.manifest_argument import is_config_map
 from declctl.cli.options import time_limit
 from declctl.errors import UsageError
 from declctl.hooks.loader import withdraw_all
-from declctl.kit import SystemClock
+from declctl.kit import Clock, SystemClock
 from declctl.manifest import Plan
-from declctl.manifest.values import Address
+from declctl.manifest.values import Address, BadValue, parse_quantity
 from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.ending import end_process_after
 from declctl.runtime.log import Log, LogLevelControl
+from declctl.runtime.recorder import MakeRecorder
 from declctl.runtime.runtime import Front, RunOptions, Runtime, WhyNotStart
 from declctl.transport import Client
 from declctl.writes import OnWritten
@@ -44,6 +46,7 @@ if TYPE_CHECKING:  # most runs read files
 # has to get hold of it several times on its way: with Python's own 5 ms, and even with 1 ms, a thousand
 # changes a second pile up behind a handler that burns a core. A switch takes some µs.
 SWITCH_SECONDS = 0.0002
+_RECORD_SIZE = "256Mi"  # of the recording, by default
 _ONCE_SECONDS = 60.0  # the time limit of --once, by default
 _LEAST_SECONDS = 0.3  # for the end of the process after that of the runtime
 _MUTATION_DETECTOR = "KUBE_CACHE_MUTATION_DETECTOR"
@@ -72,6 +75,8 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
     log_format: str,
     log_level: str,
     admin: str | None,
+    record: str | None,
+    record_size: str | None,
     is_process: bool,
 ) -> tuple[int, bool]:
     """Run a manifest to its end: the exit status, and whether a new process is asked for.
@@ -118,6 +123,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
             log=log,
             on_dry_run=_printer() if dry_run else None,
             why_not_start=_next_start(_folder_of(options), admin),
+            recorder=None if record is None else _recorder(record, record_size, manifest, clock, log),
         )
         return (_run_to_the_end(runtime, log) if is_process else runtime.run()), runtime.restarts
 
@@ -133,6 +139,22 @@ def _run_to_the_end(runtime: Runtime, log: Log) -> int:
     finally:
         left = 0.0 if is_at_once else runtime.seconds_left
         end_process_after(max(left, _LEAST_SECONDS), status, log)
+
+
+def _recorder(record: str, size: str | None, manifest: str, clock: Clock, log: Log) -> MakeRecorder:
+    """Records to a file. Raises UsageError for a size that is none, or too small."""
+    from declctl.recording.writer import LEAST_BYTES  # late: most runs are not recorded
+    from declctl.runtime.recording import FileRecorder
+
+    try:
+        number = parse_quantity(_RECORD_SIZE if size is None else size)
+    except BadValue as error:
+        raise UsageError(f"--record-size: {error}; {error.suggestion}.") from error
+    if number < LEAST_BYTES:
+        raise UsageError(
+            f"--record-size: {size} is too small for a recording: write 1Mi or more, such as 256Mi."
+        )
+    return partial(FileRecorder, Path(record), size=number, manifest=manifest, clock=clock, log=log)
 
 
 def _printer() -> OnWritten:

@@ -410,6 +410,10 @@ class MetadataCodec:
         """The JSON object of a frame made by this codec."""
         return self._frames.decode(frame)
 
+    def dictionary(self, number: int) -> bytes:
+        """The dictionary of a number."""
+        return self._frames.dictionary(number)
+
     def statistics(self) -> FrameStatistics:
         """The figures so far."""
         return self._frames.statistics()
@@ -519,6 +523,9 @@ class _NoFrames:
 
     def decode(self, frame: bytes) -> bytes:  # noqa: ARG002
         raise CacheError("a frame that was not kept can't be decoded")
+
+    def dictionary(self, number: int) -> bytes:  # noqa: ARG002
+        return b""
 
     def statistics(self) -> FrameStatistics:
         return FrameStatistics(ratio=0.0, trainings=0, dictionaries=0)

@@ -88,6 +88,10 @@ class InformerStatistics(msgspec.Struct, frozen=True):
     namespaces: NamespaceStatistics | None = None  # None unless a selector of namespaces is followed
 
 
+def ignore_batch(_: Batch) -> None:
+    """The default of `on_batch`."""
+
+
 class SharedIndexInformer:
     """The cached and indexed objects of one resource, for any number of handlers (SharedIndexInformer).
 
@@ -169,6 +173,8 @@ class SharedIndexInformer:
         self.synced = self.controller.synced
         self.ended = Latch(f"end of {name}")
         self._observers: dict[OnApplied, None] = {}  # a set that keeps the order
+        # Called with each batch: changes are in the store then, and no listener has them; a list is not.
+        self.on_batch: Callable[[Batch], None] = ignore_batch
         self._workers: dict[ProcessorListener, None] = {}  # listeners whose worker has not ended
         self._transform: Transform | None = None  # of `set_transform`, applied at the start
         self._reprojection: Reprojection | None = None  # the last one that took over, if it is still in use
@@ -261,13 +267,16 @@ class SharedIndexInformer:
         match batch:
             case list():
                 deltas = batch if self._reprojection is None else self._reprojection.deltas(batch)
-                self.processor.distribute(self._applier.apply(deltas, now))
+                notifications = self._applier.apply(deltas, now)
+                self.on_batch(batch)
+                self.processor.distribute(notifications)
                 if self.processor.syncing and not len(self.controller.queue):
                     self.processor.served()  # the Sync deltas of a DeltaFIFO have all been distributed
             case Replacement():
                 # A list that came before a take-over was decoded by the projection before it.
                 if self._reprojection is not None:
                     batch = yield from self._reprojection.replacement(batch)
+                self.on_batch(batch)
                 # `differences` is a sum over all lists: this list's own are the increase.
                 before = self._applier.differences
                 for notifications in self._applier.replace(batch, now):
@@ -278,6 +287,7 @@ class SharedIndexInformer:
             case Bookmark():
                 self._applier.bookmark(batch)
             case Departure():
+                self.on_batch(batch)
                 for notifications in self._applier.depart(batch, now):
                     self.processor.distribute(notifications)
                     yield

@@ -263,6 +263,10 @@ class ChangeQueue(KeyQueue[str, T]):
             dropped += len(items)
         return dropped
 
+    def _pending_of(self, key: str) -> Item[str, T] | None:
+        head = self._heads.get(key)
+        return None if head is None or head.is_taken else head
+
     def _in_order(self) -> Iterator[Item[str, T]]:
         yield from self._out.values()
         # What was passed over comes before all others, one value of each key after the other.

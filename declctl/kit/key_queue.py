@@ -245,6 +245,10 @@ class KeyQueue(ABC, Generic[K, T]):
         """Drop all items but those that workers have; returns how many count as dropped."""
 
     @abstractmethod
+    def _pending_of(self, key: K) -> Item[K, T] | None:
+        """What a worker may take of a key, now or later; None for nothing, or if a worker has the key."""
+
+    @abstractmethod
     def _in_order(self) -> Iterator[Item[K, T]]:
         """All items at their turns, as if nothing further came and each call took the same time."""
 
@@ -267,13 +271,26 @@ class KeyQueue(ABC, Generic[K, T]):
                 if budget is not None:
                     budget.release()
                 return None
-            item.budget, item.state = budget, _RUNNING
-            self._out[item.key] = item
-            self._running += 1
-            if not item.attempts:
-                self._taken += 1
-            self._took(item)
-            return item
+            item.budget = budget
+            return self._handed_out(item)
+
+    def take_key(self, key: K) -> Item[K, T] | None:
+        """Take the item of a key out of its turn, however long it would rest, back off or be held.
+
+        None if the key does not wait, or if a worker has it. Limits do not count. A replay calls it, which
+        makes the calls in the order of a recording.
+        """
+        with self._lock:
+            item = self._pending_of(key)
+            if item is None:
+                return None
+            if item.due is not None:
+                self._come_now(item)
+                item = self._pending_of(key)  # it may have been merged with what has waited
+                assert item is not None
+            if item.in_row:
+                self._rows[item.priority].leave(item)
+            return self._handed_out(item)
 
     def done(self, item: Item[K, T]) -> bool:
         """Note that an item was processed, and free its key; returns whether the key waits again."""
@@ -413,6 +430,16 @@ class KeyQueue(ABC, Generic[K, T]):
             return self._figures(), [self._listed(item) for item in islice(self._in_order(), most)]
 
     # The methods below are called under the lock.
+
+    def _handed_out(self, item: Item[K, T]) -> Item[K, T]:
+        """Let a worker have an item."""
+        item.state = _RUNNING
+        self._out[item.key] = item
+        self._running += 1
+        if not item.attempts:
+            self._taken += 1
+        self._took(item)
+        return item
 
     def _figures(self) -> QueueFigures:
         running, pending = len(self._out), sum(self._pending.values())

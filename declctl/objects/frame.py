@@ -209,6 +209,11 @@ class FrameCodec:
                 found += segments
         return found
 
+    def dictionary(self, number: int) -> bytes:
+        """The dictionary of a number, which `dictionary_of` tells of a frame. From any thread."""
+        found = self._trainer.dictionaries[number]
+        return b"" if found is None else found.as_bytes()
+
     def _runs(self, frames: Sequence[bytes]) -> Iterable[tuple[_Reader, Iterable[bytes]]]:
         heads = {frame[:2] for frame in frames}
         if len(heads) == 1 and heads.pop()[0] & _SINGLE_SEGMENT:
@@ -218,9 +223,7 @@ class FrameCodec:
     def _reader_of(self, frame: bytes) -> _Reader:
         if frame.startswith(_PLAIN):
             return None
-        descriptor, dictionary_id = frame[0], 0
-        if descriptor & _DICTIONARY_ID:
-            dictionary_id = frame[1 if descriptor & _SINGLE_SEGMENT else 2]
+        dictionary_id = dictionary_of(frame)
         reader = self._readers.by_dictionary.get(dictionary_id)
         if reader is None:
             reader = zstandard.ZstdDecompressor(dict_data=self._trainer.dictionaries[dictionary_id])
@@ -231,6 +234,31 @@ class FrameCodec:
         self._trainer.look(plain, len(frame))
         self._compress = self._trainer.compressor.compress
         self._wait = self._trainer.wait
+
+
+def dictionary_of(frame: bytes) -> int:
+    """The number of the dictionary that a frame needs; 0 for none, and for plain JSON."""
+    if frame.startswith(_PLAIN) or not frame[0] & _DICTIONARY_ID:
+        return 0
+    return frame[1 if frame[0] & _SINGLE_SEGMENT else 2]
+
+
+class FrameReader:
+    """Reads frames that the codec of another process has made, with the dictionaries of that codec."""
+
+    def __init__(self) -> None:
+        self._readers = {0: zstandard.ZstdDecompressor()}  # by the number of their dictionary
+
+    def learn(self, number: int, dictionary: bytes) -> None:
+        """Know a dictionary from now on. Raises ValueError or ZstdError for bytes that are none."""
+        data = zstandard.ZstdCompressionDict(dictionary)
+        self._readers[number] = zstandard.ZstdDecompressor(dict_data=data)
+
+    def decode(self, frame: bytes) -> bytes:
+        """The JSON object of a frame. Raises one of BROKEN_FRAME, or KeyError for an unknown dictionary."""
+        if frame.startswith(_PLAIN):
+            return frame
+        return self._readers[dictionary_of(frame)].decompress(_MAGIC + frame)
 
 
 class _Readers(threading.local):
@@ -287,6 +315,10 @@ class Codec(Protocol):
         """The JSON object of a form that this codec made."""
         ...
 
+    def dictionary(self, number: int) -> bytes:
+        """The dictionary of a number, which `dictionary_of` tells of a frame. From any thread."""
+        ...
+
     def statistics(self) -> FrameStatistics:
         """The figures so far."""
         ...
@@ -315,6 +347,10 @@ class ObjectCodec:
     def decode(self, frame: Frame) -> bytes:
         """The JSON object of a form that this codec made, as the server sent it."""
         return self._frames.decode(frame if isinstance(frame, bytes) else frame.frame)
+
+    def dictionary(self, number: int) -> bytes:
+        """The dictionary of a number, of the frames beside the objects."""
+        return self._frames.dictionary(number)
 
     def statistics(self) -> FrameStatistics:
         """The figures of the frames beside the objects."""

@@ -70,10 +70,11 @@ def make_parts(process: Process, *, history: ReloadHistory, restart: Callable[[s
     new process. Raises UsageError if an election has no namespace.
     """
     client, clock, log = process.client, process.clock, process.log
-    caches = InformerPool(client, tasks=process.tasks, clock=clock)
+    caches = InformerPool(client, tasks=process.tasks, clock=clock, recorder=process.recorder)
     mutations = MutationChecks(caches, clock=clock, thorough=process.options.mutation_detector)
     slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
-    schedules = Schedules(clock=clock, log=log)
+    slots.tap.recorder = process.recorder
+    schedules = Schedules(clock=clock, log=log, recorder=process.recorder)
     writing = make_writing_parts(process, caches, slots)
     leftovers = Leftovers(client, process.tasks, clock, log)
     stray = StrayFinalizers(client, process.name, caches, slots, clock, log)
@@ -87,6 +88,7 @@ def make_parts(process: Process, *, history: ReloadHistory, restart: Callable[[s
         leftovers=leftovers,
         children=process.children,
         allowed_digests=process.options.allowed_digests,
+        recorder=process.recorder,
     )
     retries, file_watch = ReloadRetries(clock), FileWatchHealth(clock=clock, log=log)
     observer = StatusReporter(

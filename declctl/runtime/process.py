@@ -16,6 +16,7 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.handler_loops import HandlerLoops
 from declctl.runtime.log import Log, LogLevelControl
 from declctl.runtime.own_namespace import OwnNamespace, own_namespace
+from declctl.runtime.recorder import Recorder
 from declctl.transport import Client
 from declctl.writes import OnWritten
 
@@ -37,6 +38,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     allowed_digests: str | None = None  # a file with the digests of the bundles that may run
     followed: "Callable[[], FollowedStatus] | None" = None  # the state of a ConfigMap that is followed
     namespace: str | None = None  # of this process, where the manifest names none
+    is_replay: bool = False  # nothing calls handlers but the player of a recording; there is no election
     only_namespace: str | None = None  # watch this one alone, whatever the manifest says
     mutation_detector: bool = False  # compare all shared objects each second, instead of a part of them
     log_level: LogLevelControl | None = None  # that of the process; None if its log is that of a caller
@@ -55,6 +57,7 @@ class Process(msgspec.Struct, frozen=True):
     clock: Clock
     log: Log
     user_log: Any  # the structlog logger that `ctx.log` is bound from
+    recorder: Recorder | None  # is told what the process sees and does
     on_dry_run: OnWritten | None  # called on the machinery loop with each write of a dry run
 
     @property

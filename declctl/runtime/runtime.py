@@ -37,6 +37,7 @@ from declctl.runtime.own_namespace import namespace_of_lease
 from declctl.runtime.parts import RuntimeParts, make_parts
 from declctl.runtime.planning.running_plan import RunningSnapshot, running_snapshot
 from declctl.runtime.process import Process, RunOptions
+from declctl.runtime.recorder import MakeRecorder
 from declctl.runtime.reloading.attempts import Triggers
 from declctl.runtime.reloading.changes import NOT_KEPT, Outcome, Result
 from declctl.runtime.reloading.generation import Generation
@@ -141,18 +142,21 @@ class Runtime:
         user_log: Any = None,
         on_dry_run: OnWritten | None = None,
         why_not_start: WhyNotStart | None = None,
+        recorder: MakeRecorder | None = None,
     ) -> None:
         self.options = options
         self._why_not_start = why_not_start
         self._starting_again: asyncio.Task[None] | None = None  # checks the next start
         self._on_dry_run = on_dry_run
+        self._make_recorder = recorder
         self._connect = connect
         self._fronts = fronts
         self._clock: Clock = clock or SystemClock()
         self._log: Log = log or structlog.get_logger("declctl")
         self._user_log = user_log
         self.machinery = LoopThread("declctl-machinery")  # informers, reloads, status
-        self.handler_loops = HandlerLoops(log=self._log)  # asynchronous hooks
+        # Asynchronous hooks. A replay makes one call at a time: a thread of their own would only cost time.
+        self.handler_loops = HandlerLoops(log=self._log, given=self.machinery if options.is_replay else None)
         self._watchdog = Watchdog(self.machinery, self._log)
         self._stop_asked = False  # set in any thread, as the machinery may be blocked
         self._grace: GracePeriod | None = None  # from the first request to stop on; set in any thread
@@ -410,7 +414,7 @@ class Runtime:
                 return 0
             stack.push_async_callback(client.close)
             self._introduce(client, checked)
-            process = self._process_of(files, checked, client, tasks)
+            process = self._process_of(files, checked, client, tasks, stack)
             parts = self._parts = make_parts(process, history=self._history, restart=self._start_again)
             candidate = parts.writing.candidate
             # The servers first: an address that is in use ends the process before any handler is called.
@@ -460,10 +464,19 @@ class Runtime:
         return failed
 
     def _process_of(
-        self, files: InputFiles, checked: CheckResult, client: Client, tasks: asyncio.TaskGroup
+        self,
+        files: InputFiles,
+        checked: CheckResult,
+        client: Client,
+        tasks: asyncio.TaskGroup,
+        stack: AsyncExitStack,
     ) -> Process:
         assert checked.inputs is not None
         self._first_plan = plan(checked.inputs.loaded.controller)
+        recorder = None
+        if self._make_recorder is not None:
+            recorder = self._make_recorder(client, self._first_plan)
+            stack.callback(recorder.close)
         return Process(
             options=self.options,
             files=files,
@@ -475,6 +488,7 @@ class Runtime:
             clock=self._clock,
             log=self._log,
             user_log=structlog.get_logger("declctl.handler") if self._user_log is None else self._user_log,
+            recorder=recorder,
             on_dry_run=self._on_dry_run,
         )
 
@@ -499,6 +513,9 @@ class Runtime:
             if outcome.result is not Result.UNCHANGED:
                 await parts.announcer.attempted(outcome, asked=False)
 
+        observing = tasks.create_task(parts.observer.run(), name="observer")
+        if self.options.is_replay:
+            return [observing]  # the player calls handlers, and reloads
         # With `--once`, handlers handle what is there: no schedule is called.
         scheduled = [] if self.options.once else [tasks.create_task(parts.schedules.run(), name="schedules")]
         if parts.writing.candidate is None:
@@ -506,7 +523,7 @@ class Runtime:
             scheduled.append(begun)
         return [
             *scheduled,
-            tasks.create_task(parts.observer.run(), name="observer"),
+            observing,
             tasks.create_task(parts.mutations.run(), name="mutation detector"),
             tasks.create_task(parts.stray_finalizers.run(lambda: self.plan), name="stray finalizers"),
             tasks.create_task(triggers.files(), name="files"),

@@ -50,7 +50,7 @@ def make_candidate(process: Process) -> "Candidate | None":
     A dry run takes part in none: its lease would keep a process from acting whose writes are meant.
     """
     election, client, log = process.plan.leader_election, process.client, process.log
-    if not election.enabled or process.options.dry_run:
+    if not election.enabled or process.options.dry_run or process.options.is_replay:
         return None
     from declctl.runtime.leading import Candidate  # late: most controllers have no election
 
@@ -91,6 +91,8 @@ def make_writing_parts(process: Process, caches: InformerPool, slots: Slots) -> 
     sender: RequestSender = client
     if candidate is not None:
         sender, policy = candidate.sender, replace(policy, may_write=candidate.permits_write)
+    if process.recorder is not None:
+        sender = process.recorder.around(sender)
     ledger = WriteLedger()
     writers = WriterFactory(
         sender,

@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Mutable
 from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
@@ -37,6 +38,8 @@ from declctl.runtime.checking.preflight_pool import PreflightPool
 from declctl.runtime.handling.binding import HandlerStatistics
 from declctl.runtime.handling.plugin_metrics import SCRAPE_SECONDS
 from declctl.runtime.handling.tap import TapFilter, TapListener, TapMark, TapOutcome, TappedCall
+from declctl.runtime.recorder import MakeRecorder
+from declctl.runtime.recording import FileRecorder
 from declctl.runtime.reloading.changes import Outcome
 from declctl.runtime.reporting.status import ControllerCondition, ControllerStatus, ResourceStatus
 from declctl.runtime.runtime import RunOptions, Runtime
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WAIT_SECONDS = 30.0  # a failing test may wait: on a busy machine, what comes at once takes seconds
+_RECORD_BYTES = 256 << 20
 _DEFINITION = "CustomResourceDefinition"
 _OF_DEFINITIONS = re.compile(
     rf"\b({codes.NO_DEFINITION}|{codes.OTHER_DEFINITION}|{codes.REFUSED_RULE}|{codes.UNCHECKED_RULES}): "
@@ -283,6 +287,10 @@ class HostedController:
         self._result: int | None = None
         self._error: BaseException | None = None
 
+    def make_recorder(self) -> MakeRecorder | None:
+        """What makes the recorder of the process; None, the default, for none."""
+        return None
+
     async def connect(self) -> Client:
         """A client of the API server, which the controller closes. On the machinery loop."""
         raise NotImplementedError
@@ -318,6 +326,7 @@ class HostedController:
             clock=self.clock,
             log=self.log,
             user_log=self.log.user_logger(),
+            recorder=self.make_recorder(),
         )
         self._thread = threading.Thread(target=self._run, name="controller under test", daemon=True)
         self._thread.start()
@@ -668,6 +677,8 @@ class ControllerUnderTest(HostedController):
     - `clock`: the clock of the controller and its new sandbox, by default one that `advance` can move ahead.
       A controller over a given `sandbox` goes by the clock of that, and raises UsageError for another one.
     - `records`: remember all calls of handlers, for `calls`.
+    - `record`: a file for what it sees and does, which `declctl replay` reads; None, the default, for none.
+    - `record_size`: the most bytes of that file and of the segment before, `FILE.1`.
     - `files`: what reads the manifest instead; the definitions beside it are not loaded then.
 
     `log` has the lines of declctl, and those that handlers write with `ctx.log`. Methods are called by the
@@ -675,7 +686,7 @@ class ControllerUnderTest(HostedController):
     statement raises AssertionError at its end.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one parameter for each thing that a test may choose
         self,
         manifest: str | Path,
         *,
@@ -684,8 +695,11 @@ class ControllerUnderTest(HostedController):
         watch: bool = False,
         clock: Clock | None = None,
         records: bool = False,
+        record: str | Path | None = None,
+        record_size: int = _RECORD_BYTES,
         files: InputFiles | None = None,
     ) -> None:
+        self._record, self._record_size = record, record_size
         self._objects = list(objects)
         self._own_sandbox = sandbox is None
         self.sandbox = SandboxThread(clock=clock) if sandbox is None else sandbox
@@ -696,6 +710,15 @@ class ControllerUnderTest(HostedController):
     async def connect(self) -> Client:
         """A client of the sandbox."""
         return await Client.from_kubeconfig_dict(self.sandbox.kubeconfig(), clock=self.clock)
+
+    def make_recorder(self) -> MakeRecorder | None:
+        """Records to the file of `record`."""
+        if self._record is None:
+            return None
+        path, manifest = Path(self._record), str(self._manifest)
+        return partial(
+            FileRecorder, path, size=self._record_size, manifest=manifest, clock=self.clock, log=self.log
+        )
 
     def newest_version(self, *, known: int = 0) -> int:
         """The newest version of the sandbox; a bookmark brings it to each watch, unless it is `known`."""
@@ -806,6 +829,16 @@ def running(
     sandbox: SandboxThread | None = None,
     watch: bool = False,
     clock: Clock | None = None,
+    record: str | Path | None = None,
+    record_size: int = _RECORD_BYTES,
 ) -> ControllerUnderTest:
     """A controller for a with statement, stopped at its end. Parameters as of `ControllerUnderTest`."""
-    return ControllerUnderTest(manifest, objects=objects, sandbox=sandbox, watch=watch, clock=clock)
+    return ControllerUnderTest(
+        manifest,
+        objects=objects,
+        sandbox=sandbox,
+        watch=watch,
+        clock=clock,
+        record=record,
+        record_size=record_size,
+    )

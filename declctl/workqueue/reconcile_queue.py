@@ -396,6 +396,11 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             self._gate.clear()
         return dropped
 
+    def _pending_of(self, key: K) -> Item[K, Reasons] | None:
+        if key in self._out:
+            return None
+        return self._waiting.get(key) or self._resting.get(key) or self._delayed.get(key)
+
     def _in_order(self) -> Iterator[Item[K, Reasons]]:
         for item in self._out.values():
             yield replace(item, again=item.key in self._waiting)

@@ -44,6 +44,7 @@ from declctl.runtime.caching.managed_informer import (
     paths_of,
 )
 from declctl.runtime.caching.namespaces import NamespaceSelectors
+from declctl.runtime.recorder import Recorder
 
 _REPROJECTED_AT_ONCE = 100  # records per slice of the loop: 2 ms, or 5 ms with fields to drop
 _INDEXED_AT_ONCE = 500  # objects per slice of the loop, for an index by field
@@ -144,11 +145,19 @@ class InformerPool:
     `release`. Other generations may be released in between; the staged one loses nothing by that.
     """
 
-    def __init__(self, cluster: SourceProvider, *, tasks: asyncio.TaskGroup, clock: Clock) -> None:
+    def __init__(
+        self,
+        cluster: SourceProvider,
+        *,
+        tasks: asyncio.TaskGroup,
+        clock: Clock,
+        recorder: Recorder | None = None,
+    ) -> None:
         self._cluster = cluster
+        self._recorder = recorder
         self._tasks = tasks  # runs the informers
         self._clock = clock
-        self._namespaces = NamespaceSelectors(cluster, tasks=tasks, clock=clock)
+        self._namespaces = NamespaceSelectors(cluster, tasks=tasks, clock=clock, recorder=recorder)
         # Every informer that exists, lingering ones too, by its present identity.
         self._cached: dict[CacheIdentity, ManagedInformer] = {}
         # The informers of each requirement, of every generation that is alive, the oldest first.
@@ -204,6 +213,8 @@ class InformerPool:
         self._cached.update(made)
         for cached in made.values():
             cached.informer.set_watch_error_handler(self._call_on_fault)
+            if self._recorder is not None:
+                self._recorder.follow(cached.identity.watch, cached.informer, cached.codec)
         for requirement in requirements:
             self._used[requirement] = tuple(serving[identity] for identity in requirement.identities)
         return [*made.values()]

@@ -12,7 +12,10 @@ from declctl.decoding.projection import MetadataCodec, Projection
 from declctl.informer.informer import SharedIndexInformer
 from declctl.informer.source import SourceProvider
 from declctl.kit import Clock
+from declctl.manifest.model import CacheMode
+from declctl.manifest.plan import WatchKey
 from declctl.objects import ChangeType, GroupVersionKind, Notification, ObjectView
+from declctl.runtime.recorder import Recorder
 
 _NAMESPACE = GroupVersionKind.of("v1", "Namespace")
 _MOST_DELETED = 1000  # names of deleted namespaces that are remembered
@@ -26,9 +29,16 @@ class SelectedNamespaces:
     """
 
     def __init__(
-        self, selector: str, cluster: SourceProvider, *, tasks: asyncio.TaskGroup, clock: Clock
+        self,
+        selector: str,
+        cluster: SourceProvider,
+        *,
+        tasks: asyncio.TaskGroup,
+        clock: Clock,
+        recorder: Recorder | None = None,
     ) -> None:
         self.selector = selector
+        self._recorder = recorder
         self._cluster = cluster
         self._tasks = tasks
         self._clock = clock
@@ -109,6 +119,9 @@ class SelectedNamespaces:
         informer.set_watch_error_handler(lambda _: self._call_all())
         informer.add_listener(self, resync_period=0.0)
         informer.synced.on_open(self._call_all)
+        if self._recorder is not None:
+            watch = WatchKey("v1", "Namespace", label_selector=self.selector, cache=CacheMode.METADATA_ONLY)
+            self._recorder.follow(watch, informer, codec)
         self._task = self._tasks.create_task(informer.run(), name=f"informer {name}")
 
     def _call_all(self) -> None:
@@ -119,7 +132,15 @@ class SelectedNamespaces:
 class NamespaceSelectors:
     """The selected namespaces of the process, by selector. Used on the machinery loop."""
 
-    def __init__(self, cluster: SourceProvider, *, tasks: asyncio.TaskGroup, clock: Clock) -> None:
+    def __init__(
+        self,
+        cluster: SourceProvider,
+        *,
+        tasks: asyncio.TaskGroup,
+        clock: Clock,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._recorder = recorder
         self._cluster = cluster
         self._tasks = tasks
         self._clock = clock
@@ -129,7 +150,9 @@ class NamespaceSelectors:
         """The namespaces that a selector matches, which all its users share."""
         found = self._selected.get(selector)
         if found is None:
-            found = SelectedNamespaces(selector, self._cluster, tasks=self._tasks, clock=self._clock)
+            found = SelectedNamespaces(
+                selector, self._cluster, tasks=self._tasks, clock=self._clock, recorder=self._recorder
+            )
             self._selected[selector] = found
         return found
 

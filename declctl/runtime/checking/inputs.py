@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -30,6 +30,7 @@ from declctl.manifest.checks.types import ClassReader
 from declctl.manifest.model import ControllerSpec, in_namespace
 from declctl.manifest.values import EntryPoint
 from declctl.objects.custom_resource import DeclaredKind
+from declctl.runtime.recorder import CommittedFiles
 
 T = TypeVar("T")
 
@@ -53,6 +54,13 @@ class Inputs(msgspec.Struct, frozen=True):
     # The last generation that made all code anew although no file had changed. Caches and indexes that older
     # code has made are not taken over.
     forced: int = 0
+
+    def as_committed(self, generation: int, *, back: bool) -> CommittedFiles:
+        """All files, by their paths in the folder of the manifest: another process can read them as these."""
+        name = PurePath(self.loaded.document.path).name
+        manifest = name if PurePath(name).suffix in (".yaml", ".yml", ".json") else "declctl.yaml"
+        files = {**self.config_files, **self.bundle.files, manifest: self.loaded.document.text.encode()}
+        return CommittedFiles(generation, manifest, files, back)
 
     @property
     def memory(self) -> int:

@@ -41,13 +41,15 @@ class BlockedLoop(msgspec.Struct, frozen=True):
 class HandlerLoops:
     """All loops for handlers: the newest for the next generation, the others for older ones.
 
-    Used on the machinery loop, except `start` and `stop`.
+    Used on the machinery loop, except `start` and `stop`. A `given` loop has the place of the first one; its
+    owner starts and ends it.
     """
 
-    def __init__(self, *, log: Log) -> None:
+    def __init__(self, *, log: Log, given: LoopThread | None = None) -> None:
         self._log = log
+        self._given = given
         self._made = 1  # loops in all, for the names of their threads
-        self._loops = [LoopThread("declctl-handlers")]  # the newest is the last
+        self._loops = [given or LoopThread("declctl-handlers")]  # the newest is the last
         self._reported: set[LoopThread] = set()  # loops that the log has called blocked
 
     @property
@@ -61,12 +63,14 @@ class HandlerLoops:
 
     def start(self) -> None:
         """Start the first loop."""
-        self.newest.start()
+        if self._given is None:
+            self.newest.start()
 
     def stop(self, timeout: float = 5.0) -> None:
         """End all loops, each within `timeout` seconds; the thread of a blocked one ends with the process."""
         for loop in self._loops:
-            loop.stop(0.0 if loop.is_blocked else timeout)
+            if loop is not self._given:
+                loop.stop(0.0 if loop.is_blocked else timeout)
 
     async def responsive(self) -> LoopThread:
         """A loop that answers: the newest or, if that is blocked, a new one.
@@ -90,7 +94,7 @@ class HandlerLoops:
     def keep(self, used: Collection[LoopThread]) -> None:
         """End the loops that are not in `used`, except the newest."""
         for loop in self._loops[:-1]:
-            if loop not in used:
+            if loop not in used and loop is not self._given:
                 self._loops.remove(loop)
                 self._reported.discard(loop)
                 # Without a wait: a blocked loop would delay the reload that has replaced it.

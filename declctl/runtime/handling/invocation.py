@@ -22,6 +22,7 @@ from declctl.runtime.handling.circuit_breaker import CircuitBreaker
 from declctl.runtime.handling.context import Snapshots
 from declctl.runtime.handling.outcomes import InvocationOutcome, ran_longer_than
 from declctl.runtime.handling.tap import TapOutcome, TappedCall, TapSubject
+from declctl.runtime.recorder import EndedCall
 from declctl.runtime.tracing import CallTrace, TracedCall
 from declctl.writes import CallScope
 
@@ -101,6 +102,7 @@ class Invocation(msgspec.Struct, Generic[T], eq=False, metaclass=_AbstractStruct
     loop: asyncio.AbstractEventLoop | None = None
     sent: _LoopCall | None = None
     entered: CircuitBreaker | None = None  # is to be told the outcome; taken under the lock, to tell it once
+    recorded: int = 0  # its number in the recording of the process; 0 without a recorder
     misfit: InvalidObject | None = None  # what keeps the hooks from being called: their object does not fit
     failed: list[Implementation] = []
     failures: list[BaseException] = []  # their exceptions, in the same order
@@ -148,6 +150,29 @@ class Invocation(msgspec.Struct, Generic[T], eq=False, metaclass=_AbstractStruct
     @abstractmethod
     def tap_subject(self) -> TapSubject:
         """What `declctl tap` shows of the item."""
+
+    @property
+    def asked_for(self) -> float | None:
+        """The seconds after which a reconciler has asked for its next call; None if it has not."""
+        return None
+
+    @property
+    def revision(self) -> str:
+        """The uid and the version of the object that the call has received; empty without one."""
+        return ""
+
+    def ended(self, outcome: InvocationOutcome, clock: Clock) -> EndedCall:
+        """What a recording has of the end of the call."""
+        return EndedCall(
+            str(outcome.tapped),
+            outcome.error_type,
+            outcome.error,
+            self.asked_for,
+            outcome.retry_in,
+            self.revision,
+            self.attempt,
+            clock.monotonic() - self.started,
+        )
 
     def tapped(self, shown_as: TapOutcome, outcome: InvocationOutcome, clock: Clock) -> TappedCall:
         """What `declctl tap` shows of the call."""

@@ -94,6 +94,7 @@ from declctl.runtime.handling.outcomes import (
 )
 from declctl.runtime.handling.tap import TapSubject
 from declctl.runtime.log import Log
+from declctl.runtime.recorder import current_call
 from declctl.runtime.threads import in_thread
 from declctl.runtime.tracing import CallTrace, TracedCall, tracing
 from declctl.writes import CallScope
@@ -243,7 +244,13 @@ class Invocations(ABC, Generic[T]):
 
     def _begin(self, item: QueueItem[T]) -> Invocation[T]:
         binding = self._slot.binding_of(item)
+        recorded = 0
+        if (recorder := self._slot.tap.recorder) is not None:
+            # Before the object is read, and in the thread or task that makes the call.
+            recorded = recorder.begins(self._name, item.key, binding.generation)
+            current_call.set(recorded)
         invocation = self._make(item, binding)
+        invocation.recorded = recorded
         retry: Retry | None = item.retry_state
         if retry is not None:
             invocation.first_failed = retry.first_failed
@@ -366,6 +373,8 @@ class Invocations(ABC, Generic[T]):
                 self._log_outcome(invocation, outcome)
             if (tap := self._slot.tap).listeners:
                 tap.add(invocation.tapped(outcome.tapped, outcome, self._clock))
+            if tap.recorder is not None:
+                tap.recorder.ended(invocation.recorded, invocation.ended(outcome, self._clock))
             self._return_item(invocation, outcome, decided)
             verdict = outcome
         finally:
@@ -613,6 +622,11 @@ class EventInvocation(Invocation[Notification], eq=False, kw_only=True):
     def uid(self) -> str:
         """That of the object of the change."""
         return self.change.obj.uid
+
+    @property
+    def revision(self) -> str:
+        """That of the new state of the change."""
+        return self.item.value.record.revision
 
     def traced(self) -> TracedCall:
         """What the span of the call says."""

@@ -21,6 +21,7 @@ import msgspec
 from declctl.errors import MalformedAnswer
 from declctl.objects import Cause, Record
 from declctl.objects.differences import changed_paths
+from declctl.runtime.recorder import Recorder
 
 MOST_WAITING = 1000  # calls that wait for one listener
 MOST_BYTES = 16 << 20  # of their objects
@@ -229,6 +230,7 @@ class HandlerTap:
     def __init__(self) -> None:
         # Read before a call is described. It is replaced as a whole, so that readers need no lock.
         self.listeners: tuple[TapListener, ...] = ()
+        self.recorder: Recorder | None = None  # of all calls; set before the first one
 
     def listen(self, chosen: TapFilter, loop: asyncio.AbstractEventLoop) -> TapListener:
         """A new listener on `loop`, until `leave`."""

@@ -177,6 +177,9 @@ class _Sealed:
     def decode(self, frame: bytes) -> bytes:
         raise _Decoded(frame)
 
+    def dictionary(self, number: int) -> bytes:  # noqa: ARG002 - a Codec's
+        return b""
+
     def statistics(self) -> FrameStatistics:
         return FrameStatistics(ratio=1.0, trainings=0, dictionaries=0)
 

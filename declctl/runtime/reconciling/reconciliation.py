@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from declctl.errors import DeclctlError, HandlerFailed
 from declctl.hooks.calls import Implementation
 from declctl.objects import Cause, ObjectView, Request, Requeue, view_as
+from declctl.objects.record import revision_of
 from declctl.runtime.handling.invocation import Invocation, MemoOf, ReportOf, Retry
 from declctl.runtime.handling.tap import SECRET, TapSubject
 from declctl.runtime.tracing import TracedCall
@@ -40,6 +41,17 @@ class Reconciliation(Invocation[Reasons], eq=False, kw_only=True):
     def uid(self) -> str:
         """That of the object that the call has received."""
         return "" if self.request.obj is None else self.request.obj.uid
+
+    @property
+    def asked_for(self) -> float | None:
+        """The seconds of the Requeue that it has returned."""
+        return None if self.requeue is None else self.requeue.after
+
+    @property
+    def revision(self) -> str:
+        """That of the object of the request."""
+        obj = self.request.obj
+        return "" if obj is None else revision_of(obj.uid, obj.resource_version)
 
     def traced(self) -> TracedCall:
         """What the span of the call says."""

@@ -36,6 +36,7 @@ from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.reasons import RETRIED
 from declctl.runtime.reconciling.leftovers import Leftovers
+from declctl.runtime.recorder import Recorder
 from declctl.runtime.reloading.changes import EXHAUSTED, NOT_KEPT, Outcome, Result
 from declctl.runtime.reloading.earlier import EarlierGenerations
 from declctl.runtime.reloading.generation import (
@@ -75,6 +76,7 @@ class Reloader:
         leftovers: Leftovers,
         children: PreflightPool,
         allowed_digests: str | None,
+        recorder: Recorder | None = None,
     ) -> None:
         clock, log = services.clock, services.log
         self.active: Generation | None = None
@@ -91,6 +93,7 @@ class Reloader:
         self._writing = writing
         self._leftovers = leftovers
         self._children = children
+        self._recorder = recorder
         self._allowed_digests = allowed_digests  # a file, for every generation
         self._clock = clock
         self._log = log
@@ -416,6 +419,8 @@ class Reloader:
         that has changed.
         """
         old, new = self.active, staged.generation
+        if self._recorder is not None:
+            self._recorder.committed(new.inputs.as_committed(new.number, back=back))
         ended = self._slots.commit(staged.prepared)  # from here on, events go to the new bindings
         self._schedules.commit(new.schedules)
         self._services.metrics.commit(new.loaded_code, new.inputs)

@@ -671,6 +671,8 @@ class Announcer:
             result = str(outcome.result)
             mark = TapMark(self._clock.now(), result, outcome.generation, outcome.reason, outcome.line)
             self._tap.add(mark)
+        if self._tap.recorder is not None and outcome.result is not Result.UNCHANGED:
+            self._tap.recorder.reloaded(str(outcome.result), outcome.generation, outcome.line)
         if not (self._retries.record(outcome) or asked):
             return
         was_stale = self._observer.is_stale

@@ -12,6 +12,7 @@ is made again.
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -35,7 +36,9 @@ from declctl.runtime.handling.context import Context, Memo, Snapshots, SnapshotS
 from declctl.runtime.handling.failure_log import FailureLog
 from declctl.runtime.handling.failures import cause_of, describe_failure
 from declctl.runtime.handling.invocations import LONGEST_WAIT_FOR_SYNC, WAIT_FOR_LIST
+from declctl.runtime.handling.tap import TapOutcome
 from declctl.runtime.log import Log
+from declctl.runtime.recorder import EndedCall, Recorder, current_call
 from declctl.runtime.scheduling.schedule_timer import ScheduleTimer, due_times
 from declctl.runtime.threads import in_thread
 from declctl.writes import CallScope
@@ -151,9 +154,10 @@ class Schedules:
     another process, and are forgotten.
     """
 
-    def __init__(self, *, clock: Clock, log: Log) -> None:
+    def __init__(self, *, clock: Clock, log: Log, recorder: Recorder | None = None) -> None:
         self._clock = clock
         self._log = log
+        self._recorder = recorder
         self._schedules: dict[str, _Schedule] = {}  # by name, in manifest order; removed ones are the last
         self._started = False
         self._paused = False
@@ -235,6 +239,17 @@ class Schedules:
         self._begin(schedule, self._clock.now(), triggered=True)
         return TriggerResult.BEGUN
 
+    def call_for(self, name: str, time: datetime) -> "asyncio.Task[None] | None":
+        """Call a schedule as for one of its times, for a replay; returns the task of the call.
+
+        None if there is no schedule of this name, or if its last call has not returned.
+        """
+        schedule = self._schedules.get(name)
+        if schedule is None or schedule.removed or schedule.run is not None:
+            return None
+        self._begin(schedule, time, triggered=False)
+        return schedule.run.task if schedule.run is not None else None
+
     async def stop(self, timeout: float) -> list[str]:
         """Call nothing any more, and wait for running calls for `timeout` seconds.
 
@@ -315,6 +330,11 @@ class Schedules:
 
     async def _follow(self, schedule: _Schedule, run: _Run) -> None:
         """Make one call, and note its outcome."""
+        recorder, recorded = self._recorder, 0
+        if recorder is not None:
+            time = run.scheduled.time.astimezone(UTC).isoformat()
+            recorded = recorder.begins(run.scheduled.name, time, run.binding.generation)
+            current_call.set(recorded)  # of this task, and of those that it begins
         work = run.work = asyncio.ensure_future(self._call(schedule, run))
         timeout = run.binding.spec.timeout
         # An asynchronous call is cancelled on its loop at its timeout, and may need a moment to end.
@@ -328,6 +348,8 @@ class Schedules:
             self._revoke(schedule, run)
             await asyncio.wait([work])
         failure = RuntimeError(run.cancelled) if work.cancelled() else work.exception()
+        if recorder is not None:
+            recorder.ended(recorded, self._ended(run, failure))
         if schedule.run is not run:
             return  # revoked: another call may run by now
         if not run.overdue:
@@ -340,6 +362,15 @@ class Schedules:
                 self._succeeded(schedule, run)
         self._end(schedule)
 
+    def _ended(self, run: _Run, failure: BaseException | None) -> EndedCall:
+        """What a recording has of the end of a call."""
+        seconds = self._clock.monotonic() - run.began
+        if failure is None:
+            return EndedCall(str(TapOutcome.SUCCEEDED), seconds=seconds)
+        cause = failure if failure.__cause__ is None else failure.__cause__
+        outcome = TapOutcome.WAITING if cause_of(failure, NotSynced) is not None else TapOutcome.FAILED
+        return EndedCall(str(outcome), type(cause).__name__, describe_failure(failure), seconds=seconds)
+
     async def _call(self, schedule: _Schedule, run: _Run) -> None:
         binding = run.binding
         implementation, spec = binding.implementation, binding.spec
@@ -351,8 +382,11 @@ class Schedules:
         if not implementation.is_async:
             what = f"schedule {spec.name}"
             run.claim.acquire()
+            context = copy_context()  # the thread has the context of this task, as with `asyncio.to_thread`
             await in_thread(
-                lambda: call(implementation, arguments), name=f"declctl-schedule-{spec.name}", what=what
+                lambda: context.run(call, implementation, arguments),
+                name=f"declctl-schedule-{spec.name}",
+                what=what,
             )
             return
         if binding.loop.is_blocked:

@@ -6,7 +6,7 @@ import pytest
 @pytest.mark.parametrize(
     "command",
     [
-        *("record", "replay", "fmt", "lint", "migrate", "set"),
+        *("fmt", "lint", "migrate", "set"),
         *("get cache", "get index", "get snapshot", "get handlers"),
         *("plugins show", "plugins doctor", "plugins docs", "plugins install", "plugins freeze"),
     ],

@@ -1,0 +1,125 @@
+"""`declctl replay`: code on the night of a recording, and what it does otherwise."""
+
+import contextlib
+import gc
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from declctl.cli.logging import OWN_LOGGER, set_up_logs, stderr_screen
+from declctl.cli.options import duration_of
+from declctl.cli.terminal import line, print_json
+from declctl.errors import UsageError
+from declctl.kit import SystemClock, figures
+from declctl.kit.documents import document_of
+from declctl.replay.differences import CallDifference, ReplayReport
+from declctl.replay.replay import ReplayOptions, replay
+from declctl.replay.tape import Tape, read_tape
+from declctl.runtime.checking.preflight_pool import PreflightPool
+
+_MOST_SHOWN = 50  # differences in the text
+
+
+def replay_recording(  # noqa: PLR0913 - one parameter for each option of the command line
+    file: str,
+    manifest: str | None,
+    *,
+    until: str | None,
+    speed: float,
+    key: str | None,
+    handler: str | None,
+    log_level: str,
+    as_json: bool,
+) -> int:
+    """Replay a recording, and print what differs: 0 for nothing, else 1.
+
+    Raises UsageError and ManifestErrors.
+    """
+    gc.enable()  # it was off for the start
+    path = Path(file)
+    tape = read_tape(path)
+    if until is not None:
+        tape = read_tape(path, until=_seconds_until(until, tape))
+    _require_names(tape, handler=handler, key=key)
+    clock = SystemClock()
+    log = set_up_logs(stderr_screen(), form="text", level=log_level, clock=clock).bind(logger=OWN_LOGGER)
+    options = ReplayOptions(manifest=manifest, key=key, handler=handler, speed=speed)
+    with contextlib.closing(PreflightPool()) as children:
+        report = replay(tape, options, log=log, children=children)
+    if as_json:
+        print_json(_document(report))
+    else:
+        _show(report)
+    return 0 if report.is_alike else 1
+
+
+def _seconds_until(text: str, tape: Tape) -> float:
+    """The end of the replay, in seconds of the recording: after a duration, or at a time."""
+    began = tape.began
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return duration_of("--until", text)
+        except UsageError as error:
+            raise UsageError(
+                f"--until: {text!r} is neither a time, such as {began.isoformat(timespec='seconds')}, "
+                "nor a time since the begin of the recording, such as 10m."
+            ) from error
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=began.tzinfo)
+    if moment < began:
+        raise UsageError(
+            f"--until: {text} is before the recording, which is from {began.isoformat(timespec='seconds')} "
+            f"to {(began + timedelta(seconds=tape.ends_at)).isoformat(timespec='seconds')}."
+        )
+    return (moment - began).total_seconds()
+
+
+def _require_names(tape: Tape, *, handler: str | None, key: str | None) -> None:
+    """Raise UsageError for a handler or a key without calls: nothing would be compared."""
+    handlers = {name for name, _ in tape.by_key}
+    if handler is not None and handler not in handlers:
+        known = ", ".join(sorted(handlers)) or "none"
+        raise UsageError(
+            f"--handler: the recording has no call of {handler!r}; those with calls are: {known}."
+        )
+    if key is not None and not any(key == of for name, of in tape.by_key if handler in (None, name)):
+        near = [of for _, of in tape.by_key if of.rpartition("/")[2] == key.rpartition("/")[2]]
+        shown = f"did you mean {near[0]}?" if near else "a key is namespace/name, as `declctl tap` shows it."
+        raise UsageError(f"--key: the recording has no call for {key!r}; {shown}")
+
+
+def _document(report: ReplayReport) -> Mapping[str, Any]:
+    return {**document_of(report), "alike": report.is_alike}
+
+
+def _show(report: ReplayReport) -> None:
+    then = f"{report.began.isoformat(timespec='seconds')}, {figures.duration(report.seconds)}"
+    speed = report.seconds / report.took if report.took else 0.0
+    line(
+        f"{report.controller}, recorded by declctl {report.version}: {then}, {report.events:,} changes; "
+        f"played in {report.took:.1f} s, {speed:.0f} times as fast"
+    )
+    line(
+        f"calls   {report.calls:,}: {report.same:,} the same, {report.different:,} different, "
+        f"{report.missing:,} missing, and {report.extra:,} extra"
+    )
+    line(f"writes  {report.writes_alike:,} of {report.writes:,} the same")
+    for mark in report.marks:
+        line(f"reload  {mark}")
+    if report.torn:
+        line(f"torn    the last {report.torn:,} bytes are left out: no whole block, as of a killed process")
+    for note in report.notes:
+        line(f"note    {note}")
+    for each in report.differences[:_MOST_SHOWN]:
+        _show_difference(each)
+    if (more := len(report.differences) - _MOST_SHOWN) > 0:
+        line(f"and {more:,} more; -o json has them all")
+
+
+def _show_difference(found: CallDifference) -> None:
+    line("")
+    line(f"{found.time.isoformat(timespec='milliseconds')} {found.handler} {found.key}: {found.kind}")
+    for detail in found.details:
+        line(f"  {detail}")

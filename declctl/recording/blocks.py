@@ -1,0 +1,131 @@
+"""The file of a recording: a first line, then blocks of entries, each with its length and its checksum.
+
+A process may be killed at any byte of a write. So a reader takes all whole blocks, and says that the rest is
+torn.
+"""
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import msgspec
+import zstandard
+
+from declctl.errors import UsageError
+from declctl.recording.entries import ENTRIES, Entry, RecordingHeader
+
+FORMAT = 1
+_WORD = b"declctl-recording "
+FIRST_LINE = _WORD + b"%d\n" % FORMAT
+_HEAD = struct.Struct(">II")  # the bytes of a block, and their CRC-32
+_MOST_BYTES = 64 << 20  # of the entries of one block
+_LEVEL = 1  # frames are compressed already: a higher level makes files a few percent smaller
+_LONGEST_LINE = 64
+
+
+def _as_text(value: object) -> str:
+    """Keys may be strings of a class of their own."""
+    if isinstance(value, str):
+        return str(value)
+    raise NotImplementedError(f"a recording has no {type(value).__name__}")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_as_text)
+
+
+class BlockFile:
+    """A file that blocks are appended to. It is made with mode 0600, in the place of one that is there."""
+
+    def __init__(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        os.fchmod(descriptor, 0o600)
+        self._file = os.fdopen(descriptor, "wb", buffering=0)
+        self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
+        self._file.write(FIRST_LINE)
+        self.bytes = len(FIRST_LINE)  # of the file so far
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Append one block. Raises OSError; then the end of the file may be torn."""
+        block = self._compressor.compress(_encoder.encode(entries))
+        self._file.write(_HEAD.pack(len(block), zlib.crc32(block)) + block)
+        self.bytes += _HEAD.size + len(block)
+
+    def close(self) -> None:
+        """Close the file. May be repeated."""
+        self._file.close()
+
+
+class WholeEntries(NamedTuple):
+    """The entries of all whole blocks of one file."""
+
+    header: RecordingHeader
+    entries: Sequence[Entry]  # without the header
+    torn: int  # bytes after the last whole block
+
+
+def read_blocks(path: Path) -> WholeEntries:
+    """Read a file. Raises UsageError for one that can't be read, is no recording, or has a newer format."""
+    try:
+        with path.open("rb") as file:
+            _read_first_line(path, file)
+            entries: list[Entry] = []
+            whole = file.tell()
+            for block in _blocks(file):
+                entries += block
+                whole = file.tell()
+            torn = os.fstat(file.fileno()).st_size - whole
+    except OSError as error:
+        raise UsageError(f"{path}: it can't be read: {error.strerror or error}") from error
+    if not entries or not isinstance(entries[0], RecordingHeader):
+        raise UsageError(
+            f"{path}: the recording is torn before its first entry: its process was killed as it began. "
+            f"A recording that was begun before it may be in {path}.1"
+        )
+    return WholeEntries(entries[0], entries[1:], torn)
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a file is empty, or begins as a recording does. Raises OSError."""
+    with path.open("rb") as file:
+        found = file.read(len(_WORD))
+    return _WORD.startswith(found)
+
+
+def _read_first_line(path: Path, file: BinaryIO) -> None:
+    line = file.readline(_LONGEST_LINE)
+    if not line:
+        raise UsageError(
+            f"{path}: the file is empty, and no recording: `declctl run --record FILE` makes one"
+        )
+    number = line.removeprefix(_WORD).strip()
+    if not line.startswith(_WORD) or not line.endswith(b"\n") or not number.isdigit():
+        raise UsageError(
+            f"{path}: the file is no recording: it does not begin with {FIRST_LINE.decode().strip()!r}. "
+            "`declctl run --record FILE` makes one"
+        )
+    if int(number) > FORMAT:
+        raise UsageError(
+            f"{path}:1: the recording has the format {int(number)}, and this declctl reads those up to "
+            f"{FORMAT}: replay it with the version that has made it, or a newer one"
+        )
+
+
+def _blocks(file: BinaryIO) -> Iterator[Sequence[Entry]]:
+    """The entries of each block, up to the first that is not whole."""
+    decompressor = zstandard.ZstdDecompressor()
+    while len(head := file.read(_HEAD.size)) == _HEAD.size:
+        length, checksum = _HEAD.unpack(head)
+        if length > _MOST_BYTES:
+            return
+        block = file.read(length)
+        if len(block) < length or zlib.crc32(block) != checksum:
+            return
+        try:
+            if zstandard.frame_content_size(block) > _MOST_BYTES:
+                return
+            yield ENTRIES.decode(decompressor.decompress(block))
+        except (zstandard.ZstdError, msgspec.MsgspecError):
+            return

@@ -1,0 +1,720 @@
+"""The player of a recording: its events reach the caches, and its calls are made, in the order of the tape.
+
+A call begins when the caches have what they had then. It goes on when the tape comes to the answer of its
+next request: so what happened between two requests of a call happens between them again, and other calls
+begin beside it. At any moment code of one call runs, so that two replays do the same.
+
+A call that makes another request than then gets the answer of a sandbox, which has the objects of the tape at
+this moment and stores nothing.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from declctl.errors import Conflict, StatusError, Unreachable, from_status
+from declctl.informer.informer import SharedIndexInformer
+from declctl.kit.key_queue import Item
+from declctl.kit.pending import ItemState
+from declctl.kit.worker_pool import AsyncWorkerPool
+from declctl.manifest.plan import WatchKey
+from declctl.objects import Codec, KubeObject, RequestSender
+from declctl.objects.api_path import parse_api_path
+from declctl.recording.entries import (
+    BundleFiles,
+    CallBegin,
+    CallEnd,
+    CallRequest,
+    FrameDictionary,
+    RecordedStream,
+    RecordingGap,
+    ReloadMark,
+    StreamChanges,
+    StreamDeparture,
+    StreamList,
+    time_of,
+)
+from declctl.replay.clock import ReplayClock
+from declctl.replay.differences import (
+    CallDifference,
+    ReplayReport,
+    RequestContent,
+    compare_ends,
+    compare_writes,
+)
+from declctl.replay.server import TapeServer, TapeSource
+from declctl.replay.tape import CallKey, Tape, TapedCall, TapedRequest
+from declctl.runtime.handling.handler_slot import HandlerSlot
+from declctl.runtime.reconciling.reconcile_slot import ReconcileSlot
+from declctl.runtime.recorder import CommittedFiles, EndedCall, current_call
+from declctl.runtime.recording import SentRequest, hidden_body
+from declctl.sandbox import Sandbox
+
+if TYPE_CHECKING:  # `replay` makes it
+    from declctl.runtime.runtime import Runtime
+
+_TOUCH_SECONDS = 30.0  # of the tape, between two signs of life of all watches
+_MOST_TURNS = 5_000  # of the loop, until the caches count as having what was given to them
+_LAST_TURNS = 3  # of the loop after that: listeners have it, too
+_LOOK_AHEAD = 64  # entries after the begin of a call that its cache may have had already
+_LONGEST_CALL = 30.0  # seconds of this machine that a call may take
+_RELOAD_STEP = 0.2  # seconds, of this machine and of the clock, until the time passes for a reload
+_REQUEST_TURNS = 10  # of the loop, for a request that a call makes beside the one that it waits for
+_FREE_SECONDS = 1.0  # of the tape: a key that was due for so long, while a worker was free, is not called
+_MOST_THREADS = 256  # synchronous calls that wait for the tape at once
+_MOST_KEYS = 10_000  # of one queue that are looked at
+
+
+@dataclass(eq=False)
+class _Playing:
+    """One call that has begun in the replay."""
+
+    call: int
+    key: CallKey
+    began: float  # seconds of the tape
+    taped: TapedCall | None  # None for an extra call
+    task: "asyncio.Future[Any]"
+    left: list[TapedRequest] = field(default_factory=list[TapedRequest])  # what it has not made yet
+    asked: list[tuple[int, asyncio.Future[None]]] = field(
+        default_factory=list[tuple[int, asyncio.Future[None]]]
+    )
+    made: list[RequestContent] = field(default_factory=list[RequestContent])
+    # By path: objects that it has written otherwise than then. It reads what it has written.
+    otherwise: dict[str, KubeObject] = field(default_factory=dict[str, KubeObject])
+    end: EndedCall | None = None
+    rests: asyncio.Event = field(default_factory=asyncio.Event)  # it waits for the tape, or has ended
+
+
+class Player:
+    """Plays a tape to a runtime, whose recorder it is (`runtime.recorder.Recorder`).
+
+    Used on the machinery loop.
+
+    - `place`: puts the files of a generation in their place; None: today's code runs all the time.
+    - `chosen`: whether a call is compared, by its handler and key. All calls are made.
+    - `speed`: seconds of the tape in a second; 0 for as fast as possible.
+    """
+
+    def __init__(
+        self,
+        tape: Tape,
+        clock: ReplayClock,
+        report: ReplayReport,
+        *,
+        place: Callable[[Mapping[str, bytes]], None] | None,
+        chosen: Callable[[str, str], bool],
+        speed: float,
+    ) -> None:
+        self.server = TapeServer()
+        self.sandbox: Sandbox | None = None
+        self._tape = tape
+        self._clock = clock
+        self._report = report
+        self._place = place
+        self._chosen = chosen
+        self._speed = speed
+        self._sender: RequestSender | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._informers: list[SharedIndexInformer] = []
+        self._next_call = 0  # the number of the call that is about to begin
+        self._extra_calls = 0  # their numbers are negative
+        self._playing: dict[int, _Playing] = {}
+        self._position = 0  # of the tape
+        self._given = False  # the server has changed since the caches have settled
+        self._touched_at = 0.0
+        self._looked_at = 0.0
+        self._running: defaultdict[str, int] = defaultdict(int)  # calls of then that run, by handler
+        self._free_since: dict[str, float] = {}  # by handler with a free worker then
+        # Of a tape that begins amid a run: keys that are due only because of that; what has changed since.
+        self._unclaimed: set[CallKey] = set()
+        self._changed: set[str] = set()
+        self._begins_amid = not tape.is_whole  # and no call was made yet
+        self._replayed: set[CallKey] = (
+            set()
+        )  # of the last reload of then: its code may have received these again
+        self._drained: set[int] = set()  # calls that were made at a reload, before their turn
+        self._mirrored: dict[
+            tuple[str, str, str], str
+        ] = {}  # versions in the sandbox, by group, plural and key
+        # A synchronous call that waits for the tape keeps its thread.
+        self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="declctl-replay")
+        self._began = 0.0
+
+    # Recorder
+
+    def follow(self, watch: WatchKey, informer: SharedIndexInformer, codec: Codec) -> None:  # noqa: ARG002
+        """Know a cache."""
+        self._informers.append(informer)
+
+    def begins(self, handler: str, key: str, generation: int) -> int:  # noqa: ARG002 - a Recorder's
+        """The number of the call that the player begins."""
+        return self._next_call
+
+    def ended(self, call: int, end: EndedCall) -> None:
+        """Keep the end of a call, from any thread."""
+        if (playing := self._playing.get(call)) is not None:
+            playing.end = end
+
+    def around(self, sender: RequestSender) -> RequestSender:
+        """A sender that answers from the tape."""
+        self._sender = sender
+        return _TapeSender(self)
+
+    def committed(self, files: CommittedFiles) -> None:
+        """No effect: the player has made the reload."""
+
+    def reloaded(self, result: str, generation: int, line: str) -> None:
+        """No effect, as above."""
+
+    def close(self) -> None:
+        """The process ends."""
+        self._pool.shutdown(wait=False)
+
+    # The tape
+
+    def prepare(self) -> None:
+        """Know all streams of the tape, before a cache asks for one. On the machinery loop."""
+        self._loop = asyncio.get_running_loop()
+        self._clock.on_sleep = self._rests
+        for entry in self._tape.entries:
+            if isinstance(entry, RecordedStream):
+                self.server.declare(entry)
+
+    async def play(self, runtime: "Runtime") -> None:
+        """Play all entries, and compare."""
+        self._began = time.monotonic()
+        _lift_limit(runtime)
+        entries = self._tape.entries
+        while self._position < len(entries):
+            entry = entries[self._position]
+            if (at := time_of(entry)) is not None:
+                await self._move(runtime, at)
+            self._position += 1
+            match entry:
+                case CallBegin():
+                    await self._begin(runtime, entry)
+                case CallRequest():
+                    await self._answered(entry)
+                case CallEnd():
+                    await self._end(entry)
+                case BundleFiles():
+                    await self._reload(runtime, entry)
+                case ReloadMark():
+                    self._report.marks.append(f"{self._time()}: {entry.line}")
+                case RecordingGap():
+                    self._report.lost += entry.lost
+                    self._report.notes.append(f"{self._time()}: {entry.lost:,} entries are missing here")
+                case StreamList():
+                    self._take(entry)
+                    if not entry.more:
+                        await (
+                            self._settle()
+                        )  # a cache that fills now must not get what comes later as a part of it
+                case _:
+                    self._take(entry)
+        for playing in tuple(self._playing.values()):
+            await self._finish(playing)
+        await self._look_for_extra(runtime)
+        self._report.seconds = self._clock.monotonic()
+
+    def _take(self, entry: Any) -> None:
+        self._given = True
+        match entry:
+            case FrameDictionary():
+                self.server.learn(entry)
+            case StreamChanges():
+                self._report.events += len(entry.objects)
+                if not self._tape.is_whole:
+                    self._changed.update(each.key for each in entry.objects)
+                self.server.change(entry)
+            case StreamList():
+                self.server.list(entry)
+            case StreamDeparture():
+                self.server.depart(entry)
+            case _:
+                pass
+
+    async def _move(self, runtime: "Runtime", at: float) -> None:
+        """Let the time pass until a moment of the tape."""
+        while self._touched_at + _TOUCH_SECONDS < at:
+            self._touched_at += _TOUCH_SECONDS
+            await self._wait_for_speed(self._touched_at)
+            await self._pass(self._touched_at)
+            self.server.touch()
+            self._given = True
+            await self._settle()
+            await self._look_for_extra(runtime)
+        await self._wait_for_speed(at)
+        await self._pass(at)
+        if at - self._looked_at >= _FREE_SECONDS:
+            self._looked_at = at
+            await self._settle()
+            await self._look_for_extra(runtime)
+
+    async def _pass(self, at: float) -> None:
+        """Move the clock, and let the calls go on that wake."""
+        for call in self._clock.move(at):
+            if (playing := self._playing.get(call)) is not None:
+                await asyncio.sleep(0)
+                await self._until_it_rests(playing)
+
+    async def _wait_for_speed(self, at: float) -> None:
+        if self._speed:
+            ahead = at / self._speed - (time.monotonic() - self._began)
+            if ahead > 0:
+                await asyncio.sleep(ahead)
+
+    async def _settle(self) -> None:
+        """Let the caches take what the server has."""
+        if not self._given:
+            return
+        self._given = False
+        self._informers = [each for each in self._informers if not each.is_stopped]
+        for _ in range(_MOST_TURNS):
+            await asyncio.sleep(0)
+            if not self.server.pending and not any(map(_is_behind, self._informers)):
+                break
+        for _ in range(_LAST_TURNS):
+            await asyncio.sleep(0)
+
+    # Calls
+
+    async def _begin(self, runtime: "Runtime", entry: CallBegin) -> None:
+        taped, key = self._tape.calls[entry.call], (entry.handler, entry.key)
+        self._count_running(runtime, entry.handler, 1)
+        if entry.call in self._drained:
+            return
+        self._tape.by_key[key].pop()
+        await self._settle()
+        if self._begins_amid:
+            self._begins_amid = False
+            self._forget_initial(runtime)
+        self._unclaimed.discard(key)
+        playing = self._started(runtime, entry, taped)
+        if playing is None and self._look_ahead(entry):
+            await self._settle()
+            playing = self._started(runtime, entry, taped)
+        if playing is None and self._replay(runtime, key):
+            playing = self._started(runtime, entry, taped)
+        if playing is None:
+            # Of a tape that begins amid a run, what was queued before is not known.
+            is_known = self._tape.is_whole or entry.key in self._changed
+            if is_known and self._compares(taped):
+                self._report.missing += 1
+                self._differs("missing", key, ["the call of then is not made now"])
+            return
+        await self._until_it_rests(playing)
+
+    def _replay(self, runtime: "Runtime", key: CallKey) -> bool:
+        """Queue an object again that the code of then has received again, as that code was new."""
+        slot = runtime.parts.slots.get(key[0])
+        if slot is None or key not in self._replayed:
+            return False
+        self._replayed.discard(key)
+        for managed in slot.replayed_caches:
+            if (record := managed.informer.indexer.get_by_key(key[1])) is not None:
+                slot.replay(managed, [record], self._clock.now().timestamp())
+                return True
+        return False
+
+    def _forget_initial(self, runtime: "Runtime") -> None:
+        """Let the objects with which a segment begins lead to no call: they were there before."""
+        for slot in runtime.parts.slots.all():
+            for item in slot.queue.snapshot(_MOST_KEYS)[1]:
+                if isinstance(slot, ReconcileSlot):
+                    self._unclaimed.add((slot.name, item.key))
+                elif (taken := slot.queue.take_key(item.key)) is not None:
+                    slot.queue.drop(taken)
+
+    def _started(self, runtime: "Runtime", entry: CallBegin, taped: TapedCall) -> _Playing | None:
+        slot = runtime.parts.slots.get(entry.handler)
+        if slot is None:
+            schedule = runtime.parts.schedules
+            with suppress(ValueError):
+                self._next_call = entry.call
+                task = schedule.call_for(entry.handler, datetime.fromisoformat(entry.key))
+                return None if task is None else self._watched(entry.call, taped.key, taped, task)
+            return None
+        if not self._has_state(slot, entry, taped) and self._look_ahead(entry):
+            return None
+        item = slot.queue.take_key(entry.key)
+        return None if item is None else self._made(slot, item, entry.call, taped)
+
+    def _made(
+        self, slot: HandlerSlot[Any], item: Item[str, Any], call: int, taped: TapedCall | None
+    ) -> _Playing:
+        """Make the call for an item, as a worker would."""
+        assert self._loop is not None
+        self._next_call = call
+        if isinstance(slot.workers, AsyncWorkerPool):
+            work: asyncio.Future[Any] = self._loop.create_task(_worked(slot, item))
+        else:
+            work = self._loop.run_in_executor(self._pool, _work, slot, item)
+        return self._watched(call, (slot.name, item.key), taped, work)
+
+    def _watched(
+        self, call: int, key: CallKey, taped: TapedCall | None, work: "asyncio.Future[Any]"
+    ) -> _Playing:
+        left = [] if taped is None else list(taped.requests)
+        playing = self._playing[call] = _Playing(call, key, self._clock.monotonic(), taped, work, left)
+        work.add_done_callback(lambda _: playing.rests.set())
+        return playing
+
+    def _has_state(self, slot: HandlerSlot[Any], entry: CallBegin, taped: TapedCall) -> bool:
+        """Whether the cache has the object that the call has received, as far as that is known."""
+        if taped.end is None or not taped.end.revision or not isinstance(slot, ReconcileSlot):
+            return True
+        found = [each.informer.indexer.get_by_key(entry.key) for each in slot.binding.own_informers]
+        return any(record is not None and record.revision == taped.end.revision for record in found)
+
+    def _look_ahead(self, entry: CallBegin) -> bool:
+        """Take the next changes: the cache had them before the call, and the tape has them right after it."""
+        taken = False
+        position = self._position
+        entries = self._tape.entries
+        while position < min(len(entries), self._position + _LOOK_AHEAD):
+            following = entries[position]
+            at = time_of(following)
+            if at is not None and at - entry.at > 0.5:
+                break
+            if isinstance(following, StreamChanges) and any(
+                each.key == entry.key for each in following.objects
+            ):
+                self._take(following)  # what is taken again later changes nothing
+                taken = True
+                break
+            position += 1
+        return taken
+
+    async def _until_it_rests(self, playing: _Playing) -> None:
+        """Wait until a call waits for the tape, be it an answer or the time, or has ended."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LONGEST_CALL):
+                while not (
+                    playing.task.done() or playing.asked or self._clock.wakes(playing.call) is not None
+                ):
+                    playing.rests.clear()
+                    await playing.rests.wait()
+
+    def _rests(self, call: int) -> None:
+        """A call sleeps. On the machinery loop, or on that of a handler."""
+        if (playing := self._playing.get(call)) is not None:
+            playing.rests.set()
+
+    async def _answered(self, entry: CallRequest) -> None:
+        """The tape comes to the answer of a request."""
+        playing = self._playing.get(entry.call)
+        if playing is None:
+            return
+        position = self._position - 1
+        if not any(at == position for at, _ in playing.asked) and any(
+            each.position == position for each in playing.left
+        ):
+            # It may make the request in a moment, beside another one; or never, as its code has changed.
+            for _ in range(_REQUEST_TURNS):
+                await asyncio.sleep(0)
+        if self._release(playing, until=position):
+            await self._settle()
+            await self._until_it_rests(playing)
+
+    def _release(self, playing: _Playing, *, until: int) -> bool:
+        """Give the answers up to a position of the tape; returns whether there was one."""
+        due = [(at, waiter) for at, waiter in playing.asked if at <= until]
+        playing.asked = [(at, waiter) for at, waiter in playing.asked if at > until]
+        for _, waiter in due:
+            if not waiter.done():
+                waiter.set_result(None)
+        return bool(due)
+
+    async def _end(self, entry: CallEnd) -> None:
+        taped = self._tape.calls.get(entry.call)
+        if taped is None:
+            return  # it began before the tape
+        self._count_running(None, taped.begin.handler, -1)
+        if (playing := self._playing.get(entry.call)) is not None:
+            await self._finish(playing)
+
+    async def _finish(self, playing: _Playing) -> None:
+        """Let a call come to its end, and compare it."""
+        deadline = time.monotonic() + _LONGEST_CALL
+        while not playing.task.done() and time.monotonic() < deadline:
+            self._release(playing, until=len(self._tape.entries))
+            if (due := self._clock.wakes(playing.call)) is not None:
+                self._clock.move(due)
+                await asyncio.sleep(0)
+            await self._until_it_rests(playing)
+        if not playing.task.done():
+            self._report.notes.append(
+                f"{self._time()}: {' '.join(playing.key)} has not returned within {_LONGEST_CALL:g} s"
+            )
+        del self._playing[playing.call]
+        if (
+            playing.task.done()
+            and not playing.task.cancelled()
+            and (fault := playing.task.exception()) is not None
+        ):
+            raise fault
+        self._compare(playing)
+
+    def _compare(self, playing: _Playing) -> None:
+        taped = playing.taped
+        if taped is None:
+            if self._chosen(*playing.key):
+                self._report.extra += 1
+                made = [f"{each}: only now" for each in playing.made if each.is_write]
+                self._differs("extra", playing.key, ["only now there is this call", *made])
+            return
+        if taped.end is None or not self._compares(taped):
+            return
+        then = [each.content for each in taped.requests if each.content.is_write]
+        alike, found = compare_writes(then, [each for each in playing.made if each.is_write])
+        if playing.end is not None:
+            found = [*compare_ends(taped.end, playing.end), *found]
+        self._report.writes += len(then)
+        self._report.writes_alike += alike
+        if found:
+            self._report.different += 1
+            self._differs("different", playing.key, found, at=taped.begin.at)
+        else:
+            self._report.same += 1
+
+    def _compares(self, taped: TapedCall) -> bool:
+        """Whether a call of the tape counts; it is counted here."""
+        if not self._chosen(*taped.key):
+            return False
+        self._report.calls += 1
+        return True
+
+    def _differs(self, kind: str, key: CallKey, details: Sequence[str], *, at: float | None = None) -> None:
+        moment = self._tape.moment(self._clock.monotonic() if at is None else at)
+        self._report.differences.append(CallDifference(kind, moment, *key, tuple(details)))
+
+    def _count_running(self, runtime: "Runtime | None", handler: str, change: int) -> None:
+        """Count the calls of then, to know when a worker of the handler was free."""
+        self._running[handler] += change
+        slot = None if runtime is None else runtime.parts.slots.get(handler)
+        if slot is not None and self._running[handler] >= slot.binding.plan.queue.concurrency:
+            self._free_since.pop(handler, None)
+        elif change < 0:
+            self._free_since.setdefault(handler, self._clock.monotonic())
+
+    async def _look_for_extra(self, runtime: "Runtime") -> None:
+        """Make the calls that today's code makes, and the tape does not have."""
+        now = self._clock.monotonic()
+        for slot in runtime.parts.slots.all():
+            free_since = self._free_since.get(slot.name, 0.0)
+            if slot.name not in self._free_since and self._running[slot.name]:
+                continue
+            if slot.queue.next_due() != 0.0:
+                continue  # no key is due: what waits is behind a change that backs off
+            _, items = slot.queue.snapshot(_MOST_KEYS)
+            for item in items:
+                key = (slot.name, item.key)
+                if item.is_taken or self._tape.by_key.get(key) or key in self._unclaimed:
+                    continue
+                due = item.added_at if item.due is None else item.due
+                if due > now or item.state is ItemState.BEHIND:
+                    continue
+                if _is_own_write(slot, item):
+                    if (taken := slot.queue.take_key(item.key)) is not None:
+                        slot.queue.drop(taken)
+                elif now - max(due, free_since) > _FREE_SECONDS:
+                    await self._make_extra(slot, item.key)
+
+    async def _make_extra(self, slot: HandlerSlot[Any], key: str) -> None:
+        item = slot.queue.take_key(key)
+        if item is not None:
+            self._extra_calls += 1
+            playing = self._made(slot, item, -self._extra_calls, None)
+            await self._until_it_rests(playing)
+            await self._finish(playing)
+
+    # Reloads
+
+    async def _reload(self, runtime: "Runtime", files: BundleFiles) -> None:
+        if files is self._tape.first_files:
+            return
+        self._report.reloads += 1
+        if self._place is None:
+            # Today's code runs all the time.
+            self._replayed = {
+                (slot.name, key)
+                for slot in runtime.parts.slots.all()
+                for managed in slot.replayed_caches
+                for key in managed.informer.indexer.known()
+            }
+            return
+        await self._drain(runtime, files.generation)
+        self._place(files.files)
+        reload = asyncio.ensure_future(runtime.reload(asked=True))
+        while not (await asyncio.wait([reload], timeout=_RELOAD_STEP))[0]:
+            await self._pass(self._clock.monotonic() + _RELOAD_STEP)  # it may wait for a time
+        outcome = reload.result()
+        _lift_limit(runtime)
+        if str(outcome.result) == "Refused":
+            self._report.notes.append(f"{self._time()}: the files of then are refused now: {outcome.message}")
+        self._given = True
+        await self._settle()
+
+    async def _drain(self, runtime: "Runtime", generation: int) -> None:
+        """Make the calls that the code before a generation makes after its commit, while that code is loaded.
+
+        Changes that were queued for it are drained by it. What they are does not depend on what comes later.
+        """
+        for entry in self._tape.entries[self._position :]:
+            if not isinstance(entry, CallBegin) or entry.generation >= generation:
+                continue
+            slot, taped = runtime.parts.slots.get(entry.handler), self._tape.calls[entry.call]
+            if slot is None or isinstance(slot, ReconcileSlot):
+                continue
+            item = slot.queue.take_key(entry.key)
+            if item is not None:
+                self._drained.add(entry.call)
+                self._tape.by_key[taped.key].pop()
+                await self._finish(self._made(slot, item, entry.call, taped))
+
+    # Requests
+
+    async def answer(self, request: SentRequest) -> KubeObject:
+        """Answer a request of a call, or of declctl itself."""
+        playing = self._playing.get(current_call.get())
+        if playing is None:
+            return await self._unrecorded(request)
+        body = b"" if request.body is None else hidden_body(request.path, msgspec.json.encode(request.body))
+        content = RequestContent.of(request.method, request.path, request.params, body)
+        playing.made.append(content)
+        about = request.path.removesuffix("/status")
+        if not content.is_write and about in playing.otherwise:
+            return playing.otherwise[about]
+        found = next((each for each in playing.left if each.content == content), None)
+        if found is None:
+            answer = await self._dry_run(request)
+            if content.is_write:
+                playing.otherwise[about] = answer
+            return answer
+        if content.is_write:
+            playing.otherwise.pop(about, None)
+        playing.left.remove(found)
+        if found.position >= self._position:
+            waiter = asyncio.get_running_loop().create_future()
+            playing.asked.append((found.position, waiter))
+            playing.rests.set()
+            await waiter
+        return _answer_of(found.request)
+
+    async def _unrecorded(self, request: SentRequest) -> KubeObject:
+        """What declctl asks for itself, such as to post an Event: nothing is stored."""
+        if request.method == "GET":
+            return await self._sent(request, request.params)
+        return request.body if isinstance(request.body, dict) else {}
+
+    async def _dry_run(self, request: SentRequest) -> KubeObject:
+        self._mirror(request.path)
+        params = request.params if request.method == "GET" else {**request.params, "dryRun": "All"}
+        return await self._sent(request, params)
+
+    async def _sent(self, request: SentRequest, params: Mapping[str, str]) -> KubeObject:
+        assert self._sender is not None
+        return await self._sender.request_json(
+            request.method, request.path, params=params, body=request.body, content_type=request.content_type
+        )
+
+    def _mirror(self, path: str) -> None:
+        """Let the sandbox have the objects of the tape that a request is about."""
+        about, sandbox = parse_api_path(path), self.sandbox
+        if about is None or sandbox is None:
+            return
+        if about.namespace:
+            sandbox.store.ensure_namespace(about.namespace)
+        resource = (about.group, about.plural)
+        there = self.server.all_of(*resource)
+        keys = [str(about.key)] if about.name else [*there]
+        for key in keys:
+            mirrored, obj = (*resource, key), there.get(key)
+            version = "" if obj is None else str(obj["metadata"].get("resourceVersion"))
+            if self._mirrored.get(mirrored, "") == version:
+                continue
+            history_key = key
+            if obj is not None:
+                sandbox.store.history.put(resource, obj)
+            elif sandbox.store.history.get(resource, history_key) is not None:
+                sandbox.store.history.drop(resource, history_key)
+            self._mirrored[mirrored] = version
+
+    def _time(self) -> str:
+        return self._tape.moment(self._clock.monotonic()).isoformat(timespec="milliseconds")
+
+
+class _TapeSender:
+    """The sender of the requests of handlers."""
+
+    def __init__(self, player: Player) -> None:
+        self._player = player
+
+    async def request_json(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] = {},
+        body: KubeObject | Sequence[KubeObject] | None = None,
+        content_type: str = "application/json",
+    ) -> KubeObject:
+        return await self._player.answer(SentRequest(method, path, params, body, content_type))
+
+
+def _lift_limit(runtime: "Runtime") -> None:
+    """Let no write wait for the rate limit of the manifest: it has waited then."""
+    runtime.parts.writing.writers.budget.limit(0, 1)
+
+
+async def _worked(slot: HandlerSlot[Any], item: Item[str, Any]) -> None:
+    try:
+        await slot.work_async(item)
+    except Exception as fault:  # noqa: BLE001 - as a worker does
+        slot.recover(item, fault)
+
+
+def _work(slot: HandlerSlot[Any], item: Item[str, Any]) -> None:
+    try:
+        slot.work(item)
+    except Exception as fault:  # noqa: BLE001 - as a worker does
+        slot.recover(item, fault)
+
+
+def _is_behind(informer: SharedIndexInformer) -> bool:
+    """Whether a cache has something to take in, as far as the tape is."""
+    source = informer.source
+    is_filled = informer.has_synced or not (isinstance(source, TapeSource) and source.is_listed)
+    return not is_filled or len(informer.controller.queue) > 0 or informer.unfinished_work > 0
+
+
+def _answer_of(recorded: CallRequest) -> KubeObject:
+    """The recorded answer, or its error."""
+    answer = msgspec.json.decode(recorded.answer)
+    if recorded.status == 200:
+        return answer
+    if not recorded.status:
+        raise Unreachable(str(answer.get("message")))
+    error: StatusError = from_status(
+        recorded.status, answer["reason"], answer["message"], retry_after=answer.get("retryAfter")
+    )
+    if isinstance(error, Conflict):
+        error.fields, error.managers = answer.get("fields", ()), answer.get("managers", ())
+    raise error
+
+
+def _is_own_write(slot: HandlerSlot[Any], item: Item[str, Any]) -> bool:
+    """Whether a key is due because of its own writes alone, and so is not called."""
+    if not isinstance(slot, ReconcileSlot):
+        return False
+    versions = item.value.versions
+    return bool(versions) and slot.unseen.loops.is_own(slot.name, item.key, versions)
