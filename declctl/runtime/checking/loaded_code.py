@@ -334,6 +334,12 @@ class _Builder:
                 fault = _config_fault(declared, found)
                 self.faults.append(msgspec.structs.replace(fault, severity=found.severity))
 
+    def _is_told(self, fault: Fault) -> bool:
+        """Whether the fault is that of a module whose fault an import of another one has brought already."""
+        place = fault.code, fault.file, fault.line, fault.column
+        known = ((each.code, each.file, each.line, each.column) for each in self.faults)
+        return fault.file is not None and fault.code in _OF_IMPORTS and place in known
+
     def entry(self, entry: DeclaredEntry) -> None:
         try:
             if entry.use in ("handler", "reconciler"):
@@ -367,10 +373,7 @@ class _Builder:
                 self.loaded_code.add_step(hook, made)
         except EntryPointError as error:
             fault = Fault.of(error, entry.path)
-            # A module that can't be imported keeps all that import it from being so: its fault is told once.
-            place = fault.code, fault.file, fault.line, fault.column
-            known = ((each.code, each.file, each.line, each.column) for each in self.faults)
-            if fault.file is None or fault.code not in _OF_IMPORTS or place not in known:
+            if not self._is_told(fault):
                 self.faults.append(fault)
 
     def _handler(self, entry: DeclaredEntry, *, reconciles: bool) -> None:

@@ -120,10 +120,10 @@ def test_a_module_that_two_others_import_has_its_fault_once(bundle) -> None:
     """Its place is the same, whichever of them was imported."""
     line = '    - {name: second, resourceRef: {name: pods}, entryPoint: "models:notify"}\n'
     bundle.edit("manifest.yaml", "  handlers:\n", f"  handlers:\n{line}")
-    bundle.write("models.py", "\nraise TypeError('a required field follows optional ones')\n")
+    bundle.write("models.py", "raise TypeError('a required field follows optional ones')\n")
     bundle.write("handlers.py", "from models import notify\n")
     (fault,) = check(str(bundle.path)).errors
-    assert (fault.code, fault.file.rsplit("/", 1)[-1], fault.line) == ("DCL043", "models.py", 2)
+    assert (fault.code, fault.file.rsplit("/", 1)[-1], fault.line) == ("DCL043", "models.py", 1)
 
 
 def test_a_plugin_that_is_not_installed_is_told_where_it_is_listed(bundle) -> None:
