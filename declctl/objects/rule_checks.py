@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from declctl.objects.expression_tree import SyntaxNode, tree_of
@@ -90,7 +91,7 @@ def has_rules(schema: Any) -> bool:
 
 def are_unchecked(schema: Any) -> bool:
     """Whether a schema, or a definition, has rules, and cel-expr-python to check them by is not installed."""
-    return has_rules(schema) and _parser() is None
+    return has_rules(schema) and find_spec("cel_expr_python") is None
 
 
 def unchecked(what: str) -> str:

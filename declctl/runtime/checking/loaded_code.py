@@ -334,11 +334,12 @@ class _Builder:
                 fault = _config_fault(declared, found)
                 self.faults.append(msgspec.structs.replace(fault, severity=found.severity))
 
-    def _is_told(self, fault: Fault) -> bool:
-        """Whether the fault is that of a module whose fault an import of another one has brought already."""
+    def _add_once(self, fault: Fault) -> None:
+        """Add a fault; that of a module only once, whichever modules import it."""
         place = fault.code, fault.file, fault.line, fault.column
         known = ((each.code, each.file, each.line, each.column) for each in self.faults)
-        return fault.file is not None and fault.code in _OF_IMPORTS and place in known
+        if fault.file is None or fault.code not in _OF_IMPORTS or place not in known:
+            self.faults.append(fault)
 
     def entry(self, entry: DeclaredEntry) -> None:
         try:
@@ -372,9 +373,7 @@ class _Builder:
                 made = self._registry.implement(hook, str(entry.entry_point), self._function(entry))
                 self.loaded_code.add_step(hook, made)
         except EntryPointError as error:
-            fault = Fault.of(error, entry.path)
-            if not self._is_told(fault):
-                self.faults.append(fault)
+            self._add_once(Fault.of(error, entry.path))
 
     def _handler(self, entry: DeclaredEntry, *, reconciles: bool) -> None:
         if entry.plugin is not None:
