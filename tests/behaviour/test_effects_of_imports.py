@@ -153,9 +153,7 @@ def test_what_a_source_does_not_show_is_seen_in_the_pre_flight(what, bundle_dir)
 def _warnings(running) -> list[tuple[str, int]]:
     """Code and line of each warning in the log that stands in a handler file."""
     lines = [event for event in running.log.events("warning") if "handlers.py:" in event]
-    return [
-        (line.split("warning ")[1][:6], int(line.split("handlers.py:")[1].split(":")[0])) for line in lines
-    ]
+    return [(line.split(": ")[1], int(line.split("handlers.py:")[1].split(":")[0])) for line in lines]
 
 
 def test_a_helper_that_is_imported_past_the_bundle_is_told(rig) -> None:
