@@ -47,7 +47,7 @@ def search(
         line(f"nothing found: {pace}, seed {found.seed}{off}", err=True)
         return 0
     line(f"{found.violation.invariant}: {found.violation.message}", err=True)
-    line(f"found in {pace}; --seed {found.seed} repeats it. Save this beside the manifest:", err=True)
+    line(f"found in {pace}; {found.options()} repeats it. Save this beside the manifest:", err=True)
     print_or_write(found.text(), output)
     return 1
 

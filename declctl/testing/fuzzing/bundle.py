@@ -87,6 +87,7 @@ class FuzzedBundle(msgspec.Struct, frozen=True):
     primaries: Sequence[Primary]
     rights: Mapping[str, frozenset[str]]  # verbs that write, by resource (`deployments`, `backups/status`)
     kinds: Mapping[str, str]  # by plural
+    watched: frozenset[tuple[str, str]]  # the apiVersions and kinds that lead to calls of handlers
     touches: bool  # whether an annotation leads to a call: no handler has a filter
 
 
@@ -127,6 +128,7 @@ def read_bundle(
     # Objects of other handlers have lives of their own: they would be called for them, too.
     called = (resources[each.resource].watches[0] for each in planned.handlers)
     kinds = {(each.api_version, each.kind) for each in called}
+    mapped = (resources[one.resource].watches[0] for each in planned.handlers for one in each.watches)
     return FuzzedBundle(
         manifest=manifest,
         files=FixedFiles(manifest, structs.replace(inputs, loaded=loaded)),
@@ -141,6 +143,7 @@ def read_bundle(
         primaries=primaries,
         rights=_rights(planned, served),
         kinds={each.plural: each.kind for each in served},
+        watched=frozenset(kinds | {(each.api_version, each.kind) for each in mapped}),
         touches=not any(each.filter or any(w.filter for w in each.watches) for each in planned.handlers),
     )
 

@@ -1,9 +1,11 @@
 """Draws lives until one breaks an invariant, and shortens it."""
 
 import io
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout, suppress
+from hashlib import sha256
 from pathlib import Path
 
 import hypothesis
@@ -23,6 +25,7 @@ FOREIGN = "foreign"
 ALLOWED = (*INVARIANTS, FOREIGN)
 """What `allow` knows: the invariants; and others who edit and delete what the controller has made."""
 _NO_CHECKS = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
+_WIDTH = 100
 _MOST_SHRINKS = 400  # lives that are played to shorten one
 
 
@@ -31,6 +34,7 @@ class FuzzResult(msgspec.Struct, frozen=True):
 
     runs: int  # lives, without those that shortened one
     seed: int
+    most: int  # lives that were asked for: another number draws others
     seconds: float
     life: Life = ()
     violation: Violation | None = None
@@ -42,11 +46,14 @@ class FuzzResult(msgspec.Struct, frozen=True):
         if self.violation is None:
             return None
         *steps, last = self.violation.steps or ({"advance": "1s"},)
+        steps = _joined(steps)
+        # The digest tells lives of the same seed apart, as those of an earlier code.
+        digest = sha256(msgspec.json.encode([steps, last], order="deterministic")).hexdigest()[:6]
         objects = [*self.definitions, *self.surroundings]
         return {
             "apiVersion": "declctl.dev/v1alpha1",
             "kind": "ControllerTest",
-            "metadata": {"name": f"fuzz-{self.violation.invariant}-{self.seed}"},
+            "metadata": {"name": f"fuzz-{self.violation.invariant}-{self.seed}-{digest}"},
             "spec": {
                 **({"objects": objects} if objects else {}),
                 "steps": [*steps, {**last, "expect": list(self.violation.expected)}],
@@ -54,13 +61,30 @@ class FuzzResult(msgspec.Struct, frozen=True):
         }
 
     def text(self) -> str:
-        """The document as YAML; empty if nothing was found."""
-        document = self.document()
-        return (
-            ""
-            if document is None
-            else yaml.dump(document, Dumper=_DocumentDumper, sort_keys=False, width=100)
-        )
+        """The document as YAML, below a comment with what it breaks; empty if nothing was found."""
+        if self.violation is None:
+            return ""
+        words = f"{self.violation.invariant}: {self.violation.message}"
+        printable = "".join(each if each.isprintable() else " " for each in words)
+        lines = [*textwrap.wrap(printable, _WIDTH - 2), f"Found by `declctl fuzz {self.options()}`."]
+        head = "".join(f"# {each}\n" for each in lines)
+        return head + yaml.dump(self.document(), Dumper=_DocumentDumper, sort_keys=False, width=_WIDTH)
+
+    def options(self) -> str:
+        """What draws the same lives again."""
+        return f"--seed {self.seed} --runs {self.most}"
+
+
+def _joined(steps: Sequence[KubeObject]) -> Sequence[KubeObject]:
+    """Steps with one of them wherever time passes in several, one after the other."""
+    result: list[KubeObject] = []
+    for each in steps:
+        if result and each.keys() == result[-1].keys() == {"advance"}:
+            seconds = (float(one["advance"].removesuffix("s")) for one in (result.pop(), each))
+            result.append({"advance": f"{sum(seconds):.0f}s"})
+        else:
+            result.append(each)
+    return result
 
 
 class _DocumentDumper(yaml.SafeDumper):
@@ -110,7 +134,7 @@ def fuzz(
     - `manifest`: a file or a folder.
     - `handler`: lives are about the objects of this handler; None: of all handlers.
     - `runs`: the number of lives.
-    - `seed`: the same seed draws the same lives.
+    - `seed`: the same seed draws the same lives, with the same `runs`.
     - `allow`: the invariants that need not hold, each with the reason why; with `foreign`, nobody else edits
       or deletes what the controller has made.
     - `objects`: examples of objects, and what else is there in each life; None: those of the folder `sandbox`
@@ -149,6 +173,7 @@ class _Fuzzer:
         return FuzzResult(
             self._drawn,
             self._seed,
+            self._runs,
             time.monotonic() - begin,
             life,
             violation,

@@ -19,6 +19,10 @@ from declctl.objects import KubeObject
 from declctl.testing.fuzzing.bundle import FuzzedBundle
 from declctl.testing.fuzzing.lives import Life
 from declctl.testing.fuzzing.states import (
+    CURRENT_GENERATION,
+    OLD_GENERATION,
+    TIME_MASK,
+    UID_MASK,
     ObjectId,
     State,
     StateDifference,
@@ -29,6 +33,7 @@ from declctl.testing.fuzzing.world import TOUCH, PlayedStep, Restless, World
 
 Invariant = Literal["converges", "declared", "idempotent", "finalized", "collected", "applies"]
 INVARIANTS: Final[tuple[Invariant, ...]] = get_args(Invariant)
+_HOUR: Final[KubeObject] = {"advance": "3600s"}
 
 
 class Violation(msgspec.Struct, frozen=True):
@@ -90,15 +95,15 @@ class Judge:
             return found
         if "converges" not in self._checks:
             return None
-        # Whoever plays it waits an hour, and then sees calls fail, or writes, for another one.
+        # Whoever plays it waits an hour for retries, and then sees calls fail, or writes, for another one.
+        had_faults = world.had_faults
+        world.clear_faults()
         steps = [each.document for each in world.played]
-        expected: list[KubeObject]
-        if restless.handler:
-            expected = [{"calls": {"handler": restless.handler, "failed": 0}}]
-        else:
-            expected = [{"quiet": "30s"}]
-        again = [{"fault": {"fault": "clear"}}, {"advance": "1h"}, {"advance": "1h"}]
-        return Violation("converges", str(restless), [*steps, *again], expected)
+        if not restless.handler:
+            return Violation("converges", str(restless), [*steps, _HOUR], [{"quiet": "30s"}])
+        steps += [_HOUR, _HOUR] if had_faults else [_HOUR]
+        failed = {"calls": {"handler": restless.handler, "failed": 0}}
+        return Violation("converges", str(restless), steps, [failed])
 
     def _undeclared(self, world: World) -> Violation | None:
         """A write that the manifest does not declare: one that was sent, or one that declctl refused."""
@@ -151,7 +156,7 @@ class Judge:
 
     def _call_again(self, world: World) -> Violation | None:
         touched = world.live_primaries() if self._bundle.touches else ()
-        before = world.state()
+        before, begin = world.state(), len(world.played)
         for each in touched:
             world.touch(each)
         if not self._bundle.touches:
@@ -161,7 +166,19 @@ class Judge:
         if not found:
             return None
         message = f"a further call changes what is at rest: {_sentences(found)}"
-        return _violation("idempotent", message, world.played, found)
+        # What the faulty code has written is no value to expect: but the call must not write.
+        kinds = {each.object[1] for each in found}
+        steps = [each.document for each in world.played]
+        expected: Sequence[KubeObject] = ()
+        end = begin
+        for number, step in enumerate(world.played[begin:], begin):
+            written = {self._bundle.kinds.get(each.resource.partition("/")[0]) for each in step.writes}
+            if wrote := [each for each in sorted(kinds) if each in written]:
+                end, expected = number, [{"writes": {"kind": each, "count": 0}} for each in wrote]
+                steps[number] = {**step.document, "expect": expected}
+        if not expected:
+            return _violation("idempotent", message, world.played, found)
+        return Violation("idempotent", message, steps[: end + 1], expected)
 
     def _reference(self, world: World, state: State) -> State | str:
         """What a fresh controller makes of the objects that users want; or why it does not come to rest."""
@@ -208,10 +225,10 @@ def _violation(
     invariant: Invariant, message: str, played: Sequence[PlayedStep], found: Sequence[StateDifference]
 ) -> Violation:
     steps = [each.document for each in played]
-    return Violation(invariant, message, steps, [_expectation(each) for each in found])
+    return Violation(invariant, message, steps, [one for each in found for one in _expectations(each)])
 
 
-def _expectation(difference: StateDifference) -> KubeObject:
+def _expectations(difference: StateDifference) -> Sequence[KubeObject]:
     """What a test says of an object that is not as it has to be."""
     api_version, kind, namespace, name = difference.object
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
@@ -219,35 +236,40 @@ def _expectation(difference: StateDifference) -> KubeObject:
         metadata = {**metadata, "generateName": name.removesuffix("*")}
         del metadata["name"]
     of: KubeObject = {"apiVersion": api_version, "kind": kind, "metadata": metadata}
-    if not difference.steps:
+    steps, expected, found = difference.steps, difference.expected, difference.found
+    if not steps:
         if difference.number:
-            return {"match": of, "count": difference.number}
-        return {"absent": of} if difference.expected is None else {"match": of}
-    pattern: object = _without_masks(difference.expected)
-    for step in reversed(difference.steps):
-        keys = getattr(step, "keys", None)
-        if keys is None:
-            pattern = {step: pattern}
-        elif pattern is None:  # a list has no pattern for an element that is not there
-            return {"absent": _merged(of, _path(difference.steps))}
-        elif "" in keys:
-            pattern = [keys[""]]
-        else:
-            pattern = [{**keys, **pattern}] if isinstance(pattern, dict) else [keys]
-    return {"match": _merged(of, pattern)}
+            return [{"match": of, "count": difference.number}]
+        return [{"absent": of} if expected is None else {"match": of}]
+    # An element that must not be there: a list has no pattern for this.
+    if expected is None and hasattr(steps[-1], "keys"):
+        return [{"absent": _merged(of, _path(steps))}]
+    if _is_masked(expected, steps[-1]):
+        # A time or a generation has no fixed value: say what must not be there instead.
+        if found is None:
+            ends = [end for end, each in enumerate(steps, 1) if not hasattr(each, "keys")]
+            return [{"absent": _merged(of, _path(steps[:end], None))} for end in ends]
+        if str(found).startswith(OLD_GENERATION):
+            found = int(found.removeprefix(OLD_GENERATION))
+        if not _is_masked(found, steps[-1]):
+            return [{"absent": _merged(of, _path(steps, found))}]
+    return [{"match": _merged(of, _path(steps, _without_masks(expected)))}]
 
 
-def _path(steps: Sequence[str]) -> object:
-    """A pattern for an object that has the path."""
-    pattern: object = {}
+_NOTHING: Final[KubeObject] = {}
+
+
+def _path(steps: Sequence[str], value: object = _NOTHING) -> object:
+    """A pattern for an object that has a value at the path; by default any."""
+    pattern = value
     for step in reversed(steps):
         keys = getattr(step, "keys", None)
         if keys is None:
             pattern = {step: pattern}
+        elif "" in keys:
+            pattern = [keys[""]]
         else:
-            pattern = (
-                [keys[""]] if "" in keys else [{**keys, **pattern}] if isinstance(pattern, dict) else [keys]
-            )
+            pattern = [{**keys, **pattern}] if isinstance(pattern, dict) else [keys]
     return pattern
 
 
@@ -262,11 +284,16 @@ def _merged(of: KubeObject, pattern: object) -> KubeObject:
 def _without_masks(value: object) -> object:
     """An expected value without what has no fixed value."""
     if isinstance(value, dict):
-        return {name: _without_masks(each) for name, each in value.items() if not _is_masked(each)}
+        return {name: _without_masks(each) for name, each in value.items() if not _is_masked(each, name)}
     if isinstance(value, list):
-        return [_without_masks(each) for each in value if not _is_masked(each)]
+        return [_without_masks(each) for each in value if not _is_masked(each, "")]
     return value
 
 
-def _is_masked(value: object) -> bool:
-    return isinstance(value, str) and ("<time>" in value or value == "current" or value.startswith("uid of "))
+def _is_masked(value: object, name: str) -> bool:
+    """Whether a value stands for others, as states are compared."""
+    if not isinstance(value, str):
+        return False
+    if name == "observedGeneration":
+        return value == CURRENT_GENERATION or value.startswith(OLD_GENERATION)
+    return TIME_MASK in value or value.startswith(UID_MASK)

@@ -48,14 +48,14 @@ class Delete(msgspec.Struct, frozen=True, tag=True):
 
 
 class ChildEdit(msgspec.Struct, frozen=True, tag=True):
-    """Somebody else changes a field of a child that the controller has written."""
+    """Somebody else changes a field of a child that the controller has written, of a kind that is watched."""
 
     child: int
     field: int
 
 
 class ChildDelete(msgspec.Struct, frozen=True, tag=True):
-    """Somebody else deletes a child."""
+    """Somebody else deletes a child of a kind that is watched."""
 
     child: int
 

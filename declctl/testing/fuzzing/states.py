@@ -19,6 +19,10 @@ ObjectId = tuple[str, str, str, str]  # apiVersion, kind, namespace, name
 State = Mapping[ObjectId, KubeObject]
 _MARKS: Final = "applyset.kubernetes.io/"
 """Labels and annotations by which declctl finds the children of a set: they stay when the set is empty."""
+TIME_MASK: Final = "<time>"
+UID_MASK: Final = "uid of "
+CURRENT_GENERATION: Final = "current"
+OLD_GENERATION: Final = "old, "
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
@@ -55,7 +59,7 @@ def state_of(objects: Iterable[KubeObject]) -> State:
     found = list(objects)
     text = msgspec.json.encode(found).decode()
     for each in found:
-        text = text.replace(each["metadata"]["uid"], "uid of " + " ".join(id_of(each)).replace("  ", " "))
+        text = text.replace(each["metadata"]["uid"], UID_MASK + " ".join(id_of(each)).replace("  ", " "))
     return {id_of(each): each for each in msgspec.json.decode(text)}
 
 
@@ -184,9 +188,10 @@ def _masked(value: Any, obj: KubeObject, name: str) -> Any:
     if isinstance(value, list):
         return [_masked(each, obj, "") for each in cast("list[Any]", value)]
     if isinstance(value, str):
-        return _TIME.sub("<time>", value)
+        return _TIME.sub(TIME_MASK, value)
     if name == "observedGeneration" and isinstance(value, int):
-        return "current" if value == obj["metadata"].get("generation") else f"old, {value}"
+        is_current = value == obj["metadata"].get("generation")
+        return CURRENT_GENERATION if is_current else f"{OLD_GENERATION}{value}"
     return value
 
 

@@ -122,7 +122,7 @@ class World:
             case lives.ChildEdit():
                 self._edit_child(step)
             case lives.ChildDelete():
-                children = self._children()
+                children = self._watched_children()
                 if children:
                     self.delete(id_of(children[step.child % len(children)]))
             case lives.ChildStatus():
@@ -162,6 +162,11 @@ class World:
             self._has_faults = False
             self._sandbox.order({"fault": "clear"})
             self._end({"fault": {"fault": "clear"}}, rests=False)
+
+    @property
+    def had_faults(self) -> bool:
+        """Whether there were faults since all was done last."""
+        return self._had_faults
 
     def converge(self) -> None:
         """Let time pass until nothing is left to do, an hour at most. Raises Restless."""
@@ -253,7 +258,7 @@ class World:
         self._patch(self._primary(step.primary), patch)
 
     def _edit_child(self, step: lives.ChildEdit) -> None:
-        children = self._children()
+        children = self._watched_children()
         if not children:
             return
         child = children[step.child % len(children)]
@@ -380,6 +385,11 @@ class World:
             for each in sorted(found, key=id_of)
             if id_of(each) not in own and (is_written(each) or (surroundings and id_of(each) in self.wanted))
         ]
+
+    def _watched_children(self) -> list[KubeObject]:
+        """The children whose changes the manifest asks for: what is not watched can't be healed."""
+        watched = self.bundle.watched
+        return [each for each in self._children() if (each["apiVersion"], each["kind"]) in watched]
 
     def _get(self, of: ObjectId) -> KubeObject | None:
         with suppress(SandboxError):

@@ -1,5 +1,6 @@
 """`declctl fuzz`: what it prints, and the exit status."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -23,6 +24,11 @@ def test_what_is_found_becomes_a_test(declctl: Command, bundle: Path) -> None:
     found = declctl("fuzz", "app", "--runs", "5", "--seed", "1", "-o", "tests/fuzz.yaml")
     assert found.status == 1
     assert "collected: not all is gone with the objects: ConfigMap default/a is there" in found.err
+    assert "--seed 1 --runs 5 repeats it" in found.err  # another number of lives draws others
+    text = (bundle / "tests" / "fuzz.yaml").read_text("utf-8")
+    assert text.startswith("# collected: not all is gone with the objects: ConfigMap default/a is there")
+    assert "\n# Found by `declctl fuzz --seed 1 --runs 5`.\n" in text
+    assert re.search(r"name: fuzz-collected-1-[0-9a-f]{6}\n", text)
     assert declctl("test").status == 1
     names = ("collected", "declared", "idempotent")
     allow = [part for name in names for part in ("--allow", f"{name}=it is meant")]

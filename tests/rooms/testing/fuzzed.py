@@ -142,12 +142,48 @@ async def declctl_finalize(request, ctx):
 """,
         _MADE + '    await ctx.patch_status(phase="Done")\n',
     ),
+    "a counter in a status": Planted(
+        "idempotent",
+        _MADE
+        + """
+    before = (request.obj.get("status") or {}).get("message", "0")
+    await ctx.patch_status(message=f"{(int(before[0]) + 1) % 10} of {size}")
+""",
+        _MADE + '    await ctx.patch_status(message=f"all of {size}")\n',
+    ),
+    "an old generation": Planted(
+        "declared",
+        _MADE
+        + """
+    if not request.obj.get("status"):
+        await ctx.patch_status(observedGeneration=request.obj["metadata"]["generation"])
+""",
+        _MADE + '    await ctx.patch_status(observedGeneration=request.obj["metadata"]["generation"])\n',
+    ),
+    "a generation that goes": Planted(
+        "declared",
+        _MADE
+        + """
+    generation = request.obj["metadata"]["generation"]
+    await ctx.patch_status(observedGeneration=None if request.obj.get("status") else generation)
+""",
+        _MADE + '    await ctx.patch_status(observedGeneration=request.obj["metadata"]["generation"])\n',
+    ),
     "a lost retry": Planted(
         "declared",
         _MADE.replace("    await", "    try:\n        await")
         + """
     except declctl.StatusError as error:
         ctx.log.warning(str(error))
+""",
+        _MADE,
+    ),
+    "a watch that misses its children": Planted(
+        "declared",
+        _MADE.replace("child(request, size=str(size))", "unlabelled(request)")
+        + """
+def unlabelled(request):
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": request.name}, "data": {"size": "1"}}
 """,
         _MADE,
     ),
