@@ -524,7 +524,9 @@ def fuzz(
     seed: Annotated[
         int | None,
         typer.Option(
-            "--seed", metavar="N", help="The same number, with the same --runs, draws the same lives. [default: another one]"
+            "--seed",
+            metavar="N",
+            help="The same number, with the same --runs, draws the same lives. [default: another one]",
         ),
     ] = None,
     allow: Annotated[

@@ -108,7 +108,7 @@ def changed_objects(before: State, after: State, touched: Iterable[ObjectId]) ->
             result += _fields(each, old, new)
         elif old["metadata"]["resourceVersion"] != new["metadata"]["resourceVersion"]:
             result += [StateDifference(each, *inner) for inner in _changes((), _plain(old), _plain(new))]
-    return result
+    return _whole_elements(result)
 
 
 def _plain(obj: KubeObject) -> KubeObject:

@@ -14,7 +14,8 @@ from declctl.objects import KubeObject
 
 Values = st.SearchStrategy[Any]
 _TEXTS: Final = ("a", "b", "c-1", "abcdefgh")
-_NUMBERS: Final = 3  # integers above the lowest one
+_NEAR: Final = 3  # integers above the lowest one, which are drawn as often as all others
+_FAR: Final = 100  # of them are drawn where no bound is nearer, but for the bound itself
 _TIMES: Final = ("2026-01-02T03:04:05Z", "2027-01-02T03:04:05Z")
 _ASCII: Final = st.characters(min_codepoint=32, max_codepoint=126)
 _FREE: Final = ({}, {"a": "1"}, {"b": {"c": 2}})  # where a schema says nothing
@@ -99,11 +100,17 @@ def _integers(schema: Mapping[str, Any], example: object) -> Values:
     least = int(least) + bool(schema.get("exclusiveMinimum"))
     least = -(-least // step) * step
     most = None if most is None else int(most) - bool(schema.get("exclusiveMaximum"))
-    found = [least + step * number for number in range(_NUMBERS + 1)]
+    found = [least + step * number for number in range(_NEAR + 1)]
     found += [each for each in _given(example) if isinstance(each, int)]
+    highest = _FAR
     if most is not None:
-        found = [each for each in [*found, most // step * step] if least <= each <= most]
-    return st.sampled_from(sorted(set(found))) if found else st.just(least)
+        highest = min((most - least) // step, _FAR)
+        last = most // step * step
+        found = [each for each in [*found, last - step, last] if least <= each <= most]
+    if not found:
+        return st.just(least)
+    within = st.integers(0, max(highest, 0)).map(lambda number: least + step * number)
+    return st.sampled_from(sorted(set(found))) | within
 
 
 def _texts(schema: Mapping[str, Any], example: object) -> Values:

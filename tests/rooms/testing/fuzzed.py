@@ -165,7 +165,7 @@ async def declctl_finalize(request, ctx):
         _MADE
         + """
     generation = request.obj["metadata"]["generation"]
-    await ctx.patch_status(observedGeneration=None if request.obj.get("status") else generation)
+    await ctx.patch_status(observedGeneration=1 if generation == 1 else None)
 """,
         _MADE + '    await ctx.patch_status(observedGeneration=request.obj["metadata"]["generation"])\n',
     ),

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 import yaml
 
@@ -10,6 +11,7 @@ from declctl.errors import UsageError
 from declctl.testing.documents import load_documents
 from declctl.testing.fuzzing import run_lives
 from declctl.testing.fuzzing.states import differences, state_of
+from declctl.testing.fuzzing.values import values
 from declctl.testing.player import play
 from tests.rooms.testing.fuzzed import PLANTED, Planted
 
@@ -88,6 +90,29 @@ def test_what_can_not_be_fuzzed_is_a_sentence(handler, allow, words, tmp_path: P
     with pytest.raises(UsageError) as refused:
         run_lives(tmp_path, handler, runs=1, allow=allow)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "bounds", "within"),
+    [
+        ({"minimum": 0, "maximum": 50}, {0, 1, 49, 50}, range(51)),
+        ({"minimum": 10, "multipleOf": 10}, {10, 20}, range(10, 1011, 10)),
+        ({"exclusiveMaximum": True, "maximum": 4}, {0, 3}, range(4)),
+    ],
+)
+def test_integers_are_drawn_at_the_bounds_and_between(schema, bounds, within) -> None:
+    """A value of the upper half comes in a few lives; each bound comes, and no value is outside."""
+    drawn: list[int] = []
+
+    @hypothesis.seed(1)
+    @hypothesis.settings(max_examples=200, database=None)
+    @hypothesis.given(values({"type": "integer", **schema}))
+    def draw(value: int) -> None:
+        drawn.append(value)
+
+    draw()
+    assert bounds <= set(drawn) <= set(within)
+    assert any(each >= within[len(within) // 2] for each in drawn[:20])
 
 
 def config_map(uid: str, *, version: int = 1, manager: str = "fuzzed", **data: str):
