@@ -95,15 +95,13 @@ class Judge:
             return found
         if "converges" not in self._checks:
             return None
-        # Whoever plays it waits an hour for retries, and then sees calls fail, or writes, for another one.
-        had_faults = world.had_faults
+        # Whoever plays it sees calls fail in an hour without faults, or writes and calls after it.
         world.clear_faults()
-        steps = [each.document for each in world.played]
-        if not restless.handler:
-            return Violation("converges", str(restless), [*steps, _HOUR], [{"quiet": "30s"}])
-        steps += [_HOUR, _HOUR] if had_faults else [_HOUR]
-        failed = {"calls": {"handler": restless.handler, "failed": 0}}
-        return Violation("converges", str(restless), steps, [failed])
+        steps = [*(each.document for each in world.played), _HOUR]
+        failed: KubeObject = {"calls": {"handler": restless.handler, "failed": 0}}
+        return Violation(
+            "converges", str(restless), steps, [failed if restless.handler else {"quiet": "30s"}]
+        )
 
     def _undeclared(self, world: World) -> Violation | None:
         """A write that the manifest does not declare: one that was sent, or one that declctl refused."""

@@ -163,11 +163,6 @@ class World:
             self._sandbox.order({"fault": "clear"})
             self._end({"fault": {"fault": "clear"}}, rests=False)
 
-    @property
-    def had_faults(self) -> bool:
-        """Whether there were faults since all was done last."""
-        return self._had_faults
-
     def converge(self) -> None:
         """Let time pass until nothing is left to do, an hour at most. Raises Restless."""
         passed = self._until_idle(_LONGEST)

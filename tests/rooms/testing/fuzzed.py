@@ -183,7 +183,7 @@ async def declctl_finalize(request, ctx):
         _MADE.replace("child(request, size=str(size))", "unlabelled(request)")
         + """
 def unlabelled(request):
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": request.name}, "data": {"size": "1"}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": request.name}, "data": {"a": "b"}}
 """,
         _MADE,
     ),

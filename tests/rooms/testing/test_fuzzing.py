@@ -1,6 +1,8 @@
 """A fuzzer of controllers: it finds planted faults in short lives, and nothing where there are none."""
 
 import os
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import hypothesis
@@ -35,6 +37,9 @@ def test_a_planted_fault_is_found(planted: Planted, tmp_path: Path) -> None:
     assert found.violation is not None
     assert found.violation.invariant == planted.invariant
     assert len(found.life) <= _MOST_STEPS
+    steps = [each.keys() for each in yaml.safe_load(found.text())["spec"]["steps"]]
+    assert not any(one == other == {"advance"} for one, other in pairwise(steps))
+    assert "fault: clear" not in found.text() or re.search("fault: (refuse|lose)", found.text())
     for name in ("faulty", "repaired"):
         (tmp_path / name / "fuzz.yaml").write_text(found.text(), "utf-8")
         (played,) = (play(each) for each in load_documents([tmp_path / name]))
