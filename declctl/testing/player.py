@@ -38,7 +38,7 @@ from declctl.testing.cluster_stage import ClusterStage
 from declctl.testing.documents import BundleUnderTest
 from declctl.testing.matching import matches, nearest, sentence, shown
 from declctl.testing.stages import SandboxStage, TestingStage
-from declctl.writes import WriteRecord, WriteResult
+from declctl.writes import WriteRecord, WriteResult, WriteVerb
 
 Outcome = Literal["passed", "failed", "skipped"]
 _FAILURES = frozenset({TapOutcome.FAILED, TapOutcome.RETRIED, TapOutcome.DEAD_LETTER, TapOutcome.OVERDUE})
@@ -87,6 +87,7 @@ class _Begin:
     schedules: Mapping[str, tuple[int, int]]  # by name: calls so far, and those that have failed
     last_write: WriteRecord | None
     events: Mapping[str, str]  # versions, by uid
+    version: int  # of the server
     before: Sequence[WriteRecord] = field(default_factory=list[WriteRecord])  # a restart, in this step
 
 
@@ -132,7 +133,7 @@ class _Player:
     def __init__(self, test: LoadedTest, stage: TestingStage) -> None:
         self._test = test
         self._stage = stage
-        self._begin = _Begin(0, {}, None, {})
+        self._begin = _Begin(0, {}, None, {}, 0)
 
     def run(self) -> _Unmet | None:
         """Play all steps; the first thing that is not met, None if all are."""
@@ -171,7 +172,7 @@ class _Player:
             self._placed(each) for entry in self._test.spec.objects for each in self._test.objects_of(entry)
         ]
         try:
-            self._stage.begin(objects)
+            self._begin.version = self._stage.begin(objects)
         except (DeclctlError, AssertionError, OSError, RuntimeError) as error:
             raise _Unmet(path, f"the test can't begin: {error}") from error
 
@@ -213,7 +214,7 @@ class _Player:
         elif step.restart is not None:
             self._begin.before = self._writes()
             stage.restart()
-            self._begin = _Begin(0, {}, None, self._begin.events, self._begin.before)
+            self._begin = _Begin(0, {}, None, self._begin.events, self._begin.version, self._begin.before)
 
     def _stay_quiet(self, expected: Expectation, seconds: float) -> None:
         before, calls = self._writes(), self._calls()
@@ -234,7 +235,7 @@ class _Player:
     def _now(self) -> _Begin:
         newest = self._ledger()
         last, calls = newest[-1] if newest else None, len(self._stage.controller.calls)
-        return _Begin(calls, self._schedules(), last, self._versions())
+        return _Begin(calls, self._schedules(), last, self._versions(), self._stage.version())
 
     def _schedules(self) -> Mapping[str, tuple[int, int]]:
         schedules = self._stage.controller.status().schedules
@@ -260,8 +261,17 @@ class _Player:
         newest = list(self._ledger())
         last = self._begin.last_write
         begin = next((at + 1 for at in range(len(newest) - 1, -1, -1) if newest[at] is last), 0)
-        taken = [each for each in newest[begin:] if each.result is WriteResult.SUCCEEDED and each.changed]
-        return [*self._begin.before, *taken]
+        return [*self._begin.before, *filter(self._has_changed, newest[begin:])]
+
+    def _has_changed(self, write: WriteRecord) -> bool:
+        """Whether the server has taken a write, and its object was another one when the step began.
+
+        A process that has just started does not know what was there: its record says that all is new.
+        """
+        if write.result is not WriteResult.SUCCEEDED or not write.changed:
+            return False
+        version = write.resource_version
+        return write.verb is WriteVerb.DELETE or not version or int(version) > self._begin.version
 
     def _versions(self) -> Mapping[str, str]:
         events = (each["metadata"] for each in self._stage.objects(_EVENTS))

@@ -73,10 +73,15 @@ class TestingStage(ABC):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
 
-    def begin(self, objects: Sequence[KubeObject]) -> None:
-        """Create objects, and start the controller. Raises the fault of the start."""
+    def begin(self, objects: Sequence[KubeObject]) -> int:
+        """Create objects, and start the controller; returns the newest version before its start.
+
+        Raises the fault of the start.
+        """
         self.load([*self._bundle.definitions, *objects])
+        version = self.version()
         self._start()
+        return version
 
     def restart(self) -> None:
         """End the controller, and start it again over the same objects."""
@@ -125,6 +130,10 @@ class TestingStage(ABC):
     @abstractmethod
     def objects(self, kind: GroupVersionKind) -> Sequence[KubeObject]:
         """All objects of a kind; of one with namespaces, those that the test can know."""
+
+    @abstractmethod
+    def version(self) -> int:
+        """The newest resource version: what is written from now on has a greater one."""
 
     @abstractmethod
     def is_namespaced(self, kind: GroupVersionKind) -> bool:
@@ -187,6 +196,10 @@ class SandboxStage(TestingStage):
     def objects(self, kind: GroupVersionKind) -> Sequence[KubeObject]:
         """All objects of a kind."""
         return self._sandbox.objects(self._sandbox.served(kind.api_version, kind.kind))
+
+    def version(self) -> int:
+        """The newest resource version of the sandbox."""
+        return self._sandbox.do(lambda sandbox: sandbox.store.version)
 
     def is_namespaced(self, kind: GroupVersionKind) -> bool:
         """Whether objects of a kind are in namespaces."""

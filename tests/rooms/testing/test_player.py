@@ -120,6 +120,10 @@ PASSES = {
           expect:
             - calls: {handler: copy, count: 1}
             - match: {kind: Secret, metadata: {name: a}}
+            - writes: {kind: Secret, count: 0}
+        - patch: {kind: Secret, name: a, patch: {stringData: {x: edited}}}
+        - restart: {}
+          expect: [{writes: {kind: Secret, count: 1}}]
     """,
 }
 
