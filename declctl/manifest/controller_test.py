@@ -6,6 +6,7 @@ also be made in Python: `load_test` takes it as plain data (`yaml.safe_load` of 
 Kinds, handlers and files are known to the caller alone: `NamedParts` says what the Controller under test has.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -23,6 +24,7 @@ from declctl.manifest.checks.values import check_values
 from declctl.manifest.diagnostics import (
     Diagnostic,
     bounded_suggestions,
+    closest,
     did_you_mean,
     in_order,
     listed,
@@ -33,6 +35,7 @@ from declctl.manifest.document import (
     Location,
     Node,
     UnreadableYaml,
+    meant_kind,
     parse_documents,
     read_document,
 )
@@ -85,6 +88,7 @@ _FAULTS: Final[Mapping[str, str]] = {
     "clear": "",
 }
 _PATTERN_HINTS: Final = {"name": "metadata", "namespace": "metadata", "labels": "metadata"}
+_WRITTEN_KINDS: Final = re.compile(rb"kind[\"']?:\s*[\"']?([A-Za-z]+)")
 _USUAL_FIELDS: Final = ("apiVersion", "kind", "metadata", "spec", "status", "data")
 _METADATA_FIELDS: Final = (
     "name", "generateName", "namespace", "selfLink", "uid", "resourceVersion", "generation",
@@ -457,11 +461,13 @@ class LoadedTest(msgspec.Struct, frozen=True):
 
 
 def names_test(file: FilePath) -> bool:
-    """Whether a file has the name of the kind in it; False if it can't be read."""
+    """Whether a file has the name of the kind in it, or a kind like it; False if it can't be read."""
     try:
-        return KIND.encode() in read_file(file, most=OBJECTS_BYTES)
+        content = read_file(file, most=OBJECTS_BYTES)
     except OSError:
         return False
+    kinds = {found.decode("ascii") for found in _WRITTEN_KINDS.findall(content)}
+    return KIND.encode() in content or any(meant_kind(each) == KIND for each in kinds)
 
 
 def load_test(data: JsonObject, surroundings: Surroundings, *, folder: FilePath) -> LoadedTest:
@@ -527,12 +533,11 @@ def _same_name(document: Document, names: dict[str, Document]) -> Sequence[Diagn
 def _is_test(root: Node) -> bool:
     fields = {key.text: value for key, value in root.pairs if key.kind == "scalar"}
     kind, version = fields.get("kind"), fields.get("apiVersion")
-    group = API_VERSION.partition("/")[0]
-    return (
-        kind is not None
-        and kind.text == KIND
-        and (version is None or version.text.partition("/")[0] == group)
-    )
+    if kind is None or meant_kind(kind.text) != KIND:
+        return False
+    # A misspelt kind or group is a fault of it, and not the document of somebody else.
+    ours, group = API_VERSION.partition("/")[0], "" if version is None else version.text.partition("/")[0]
+    return version is None or closest(group, [ours]) is not None
 
 
 def _names_file(entry: Mapping[str, Json]) -> bool:
@@ -694,7 +699,7 @@ class _Check:
         given += bundle.definitions
         self._plurals.update(bundle.plurals)
         for each in given:
-            self._learn_definition(value_at(each, "spec"))
+            self._learn_definition(each.get("spec"))
         for kind in (*bundle.kinds, *(kind for each in given for kind in _defined(dict(each)))):
             known = self._kinds.setdefault(kind.kind, [])
             if kind not in known:
