@@ -152,7 +152,7 @@ class FaultAction(LocatedSpec):
     """A fault of the sandbox, as `POST /sandbox/faults` takes it. `order` is its body."""
 
     ABOUT = about(
-        "A fault of the API server in memory, which holds until `times` is used up, or until a fault `clear`. "
+        "A fault of the API server in memory, which holds until `times` is used up, or until a fault clear. "
         "With --cluster, the document is skipped."
     )
     fault: str = field(choice("What goes wrong.", list(_FAULTS)), required=True)
@@ -196,8 +196,8 @@ class ReloadAction(LocatedSpec):
     ABOUT = about("The controller reloads its files, as `declctl reload`; a refusal fails the test.")
     files: dict[str, str] | None = field(
         mapping(
-            "Files, by their paths in the folder of the manifest, each with the file that takes its place. The "
-            "folder is copied before: no file of yours is changed.",
+            "Files, by their paths in the folder of the manifest, each with the file that takes its place. "
+            "The folder is copied before: no file of yours is changed.",
             values=text("A file; a relative path begins at the folder of this document.", value="fileName"),
             examples=[{"handlers.py": "testdata/handlers_v2.py"}],
         )
