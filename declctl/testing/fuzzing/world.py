@@ -4,6 +4,7 @@ Each life has a server and a controller of its own, so that no life leaves anyth
 stands still between two steps.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -352,10 +353,26 @@ class World:
             step = limit - passed
             passed += self._within(lambda step=step: self.clock.step(step, timeout=_REST_SECONDS))
         handler, error = self.failure()
+        if not error and self._ends_late():
+            return passed
+        handler, error = self.failure()
         after = f"after {passed:,.0f} s"
         if error:
             raise Restless(f"the handler {handler} still fails {after}: {error}", handler)
         raise Restless(f"the controller goes on and on {after}: {runtime.unfinished()}")
+
+    def _ends_late(self) -> bool:
+        """Whether all calls end within some seconds of this machine.
+
+        On a busy one, a call that is only slow looks as if it waited for time, and an hour passes over it.
+        """
+        assert self._controller is not None
+        until = time.monotonic() + _REST_SECONDS
+        while time.monotonic() < until:
+            self._within(lambda: self.clock.step(1.0, timeout=_REST_SECONDS))
+            if self._controller.on_machinery(_is_idle(self._controller.runtime), _REST_SECONDS):
+                return True
+        return False
 
     def _within(self, work: Any) -> Any:
         try:

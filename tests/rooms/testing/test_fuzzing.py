@@ -61,6 +61,14 @@ def test_a_seed_repeats_what_it_finds(tmp_path: Path) -> None:
     assert run_lives(tmp_path, runs=one.runs, seed=3, allow=allowed).violation is None
 
 
+def test_a_slow_call_is_no_fault(tmp_path: Path) -> None:
+    """A call that takes its time on this machine, and none of the life: an hour may pass over it."""
+    planted = PLANTED["a lost retry"]
+    slow = planted.repaired.replace("    size =", "    await asyncio.to_thread(time.sleep, 0.5)\n    size =")
+    planted.write(tmp_path, "import asyncio, time\n" + slow)
+    assert run_lives(tmp_path, runs=2, seed=1).violation is None
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("example", "allow"),
