@@ -9,8 +9,9 @@ from typing import Any
 
 from declctl.cli.logging import OWN_LOGGER, set_up_logs, stderr_screen
 from declctl.cli.options import duration_of
+from declctl.cli.report import show_faults
 from declctl.cli.terminal import line, print_json
-from declctl.errors import UsageError
+from declctl.errors import ManifestErrors, ReloadRefused, UsageError
 from declctl.kit import SystemClock, figures
 from declctl.kit.documents import document_of
 from declctl.replay.differences import CallDifference, ReplayReport
@@ -18,6 +19,7 @@ from declctl.replay.replay import ReplayOptions, replay
 from declctl.replay.tape import Tape, read_tape
 from declctl.runtime.checking.preflight_pool import PreflightPool
 
+_BAD_INPUT = 2
 _MOST_SHOWN = 50  # differences in the text
 
 
@@ -32,9 +34,9 @@ def replay_recording(  # noqa: PLR0913 - one parameter for each option of the co
     log_level: str,
     as_json: bool,
 ) -> int:
-    """Replay a recording, and print what differs: 0 for nothing, else 1.
+    """Replay a recording, and print what differs: 0 for nothing, 1 for something, 2 for faulty code.
 
-    Raises UsageError and ManifestErrors.
+    Raises UsageError.
     """
     gc.enable()  # it was off for the start
     path = Path(file)
@@ -46,7 +48,16 @@ def replay_recording(  # noqa: PLR0913 - one parameter for each option of the co
     log = set_up_logs(stderr_screen(), form="text", level=log_level, clock=clock).bind(logger=OWN_LOGGER)
     options = ReplayOptions(manifest=manifest, key=key, handler=handler, speed=speed)
     with contextlib.closing(PreflightPool()) as children:
-        report = replay(tape, options, log=log, children=children)
+        try:
+            report = replay(tape, options, log=log, children=children)
+        except ManifestErrors as error:
+            show_faults(error.diagnostics)
+            return _BAD_INPUT
+        except ReloadRefused as refused:  # the start of this code
+            if not refused.diagnostics:
+                raise UsageError(str(refused)) from refused
+            show_faults(refused.diagnostics)
+            return _BAD_INPUT
     if as_json:
         print_json(_document(report))
     else:

@@ -315,9 +315,38 @@ class Player:
             is_known = self._tape.is_whole or entry.key in self._changed
             if is_known and self._compares(taped):
                 self._report.missing += 1
-                self._differs("missing", key, ["the call of then is not made now"])
+                self._differs("missing", key, [self._why_then(entry)])
             return
         await self._until_it_rests(playing)
+
+    def _why_then(self, entry: CallBegin) -> str:
+        """What has led to a call of then that is missing now, as far as the tape tells."""
+        key, entries = (entry.handler, entry.key), self._tape.entries
+        for before in reversed(entries[: self._position - 1]):
+            since = entry.at - (time_of(before) or 0.0)
+            match before:
+                case CallEnd() if (call := self._tape.calls.get(before.call)) and call.key == key:
+                    asked = before.requeue if before.retry is None else before.retry
+                    if asked is not None and since >= asked - _FREE_SECONDS:
+                        what = (
+                            "asked for a Requeue after"
+                            if before.retry is None
+                            else "failed, to be retried in"
+                        )
+                        return f"not made now: then, the call before {what} {asked:g} s"
+                case StreamChanges() | StreamList():
+                    found = next((each for each in before.objects if each.key == entry.key), None)
+                    if found is not None:
+                        kind, is_list = self.server.kind_of(before.stream), isinstance(before, StreamList)
+                        what = "was listed" if is_list else "changed" if found.frame else "was deleted"
+                        return f"not made now: then, {kind} {found.key} {what} {since:.3f} s before"
+                case BundleFiles():
+                    return f"not made now: then, generation {before.generation} came {since:.3f} s before"
+                case CallBegin() if (before.handler, before.key) == key:
+                    break  # it has received what was before
+                case _:
+                    pass
+        return "not made now: what led to it then is not known"
 
     def _replay(self, runtime: "Runtime", key: CallKey) -> bool:
         """Queue an object again that the code of then has received again, as that code was new."""
@@ -377,9 +406,9 @@ class Player:
         assert self._loop is not None
         self._next_call = call
         self._merged.pop((slot.name, item.key), None)
-        if isinstance(slot, ReconcileSlot) and taped is not None and taped.end is not None:
-            if (rest := item.value.without_first()) is not None:
-                self._merged[taped.key] = taped.end.at, rest
+        rest = item.value.without_first() if isinstance(slot, ReconcileSlot) else None
+        if rest is not None and taped is not None and taped.end is not None:
+            self._merged[taped.key] = taped.end.at, rest
         if isinstance(slot.workers, AsyncWorkerPool):
             work: asyncio.Future[Any] = self._loop.create_task(_worked(slot, item))
         else:

@@ -39,6 +39,14 @@ def test_the_report_of_a_replay(declctl, night, bundle, tmp_path):
     assert [each["key"] for each in document["differences"]] == ["default/p1"]
 
 
+@pytest.mark.parametrize("fault", ["def f(:", "import nothing_like_it"])
+def test_code_that_can_not_run_is_no_difference(declctl, night, tmp_path, fault):
+    """It ends with 2, and the fault has its place."""
+    files = {"manifest.yaml": MANIFEST, "handlers.py": f"{fault}\n{HANDLERS}"}
+    refused = declctl.refused("replay", str(night), str(BundleDir(tmp_path / "faulty", files).path))
+    assert "handlers.py:1:" in refused
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
