@@ -2,7 +2,8 @@
 
 import contextlib
 import gc
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,10 @@ from declctl.replay.tape import Tape, read_tape
 from declctl.runtime.checking.preflight_pool import PreflightPool
 
 _BAD_INPUT = 2
-_MOST_SHOWN = 50  # differences in the text
+_MOST_SHOWN = 50  # differences in the text; those that are alike count as one
+_MOST_KEYS = 3  # of differences that are alike
+# What tells differences of the same fields apart.
+_VALUES = re.compile(r" was .*? and is .*?(?=; |$)|[0-9.]+ s before$")
 
 
 def replay_recording(  # noqa: PLR0913 - one parameter for each option of the command line
@@ -123,14 +127,30 @@ def _show(report: ReplayReport) -> None:
         line(f"torn    the last {report.torn:,} bytes are left out: no whole block, as of a killed process")
     for note in report.notes:
         line(f"note    {note}")
-    for each in report.differences[:_MOST_SHOWN]:
-        _show_difference(each)
-    if (more := len(report.differences) - _MOST_SHOWN) > 0:
+    groups = _alike(report.differences)
+    for group in groups[:_MOST_SHOWN]:
+        _show_differences(group)
+    if more := sum(map(len, groups[_MOST_SHOWN:])):
         line(f"and {more:,} more; -o json has them all")
 
 
-def _show_difference(found: CallDifference) -> None:
+def _alike(differences: Sequence[CallDifference]) -> Sequence[Sequence[CallDifference]]:
+    """Differences of one handler with the same fields, whatever their keys and values, in one group each."""
+    groups: dict[object, list[CallDifference]] = {}
+    for each in differences:
+        own = "|".join(re.escape(part) for part in each.key.split("/"))
+        fields = (_VALUES.sub("", re.sub(rf"\b({own})\b", "", detail)) for detail in each.details)
+        groups.setdefault((each.kind, each.handler, *fields), []).append(each)
+    return [*groups.values()]
+
+
+def _show_differences(group: Sequence[CallDifference]) -> None:
+    first, *others = group
     line("")
-    line(f"{found.time.isoformat(timespec='milliseconds')} {found.handler} {found.key}: {found.kind}")
-    for detail in found.details:
+    line(f"{first.time.isoformat(timespec='milliseconds')} {first.handler} {first.key}: {first.kind}")
+    for detail in first.details:
         line(f"  {detail}")
+    if others:
+        keys = [*dict.fromkeys(each.key for each in others)]
+        dots = ", …" if len(keys) > _MOST_KEYS else ""
+        line(f"  and {len(others):,} more like it: {', '.join(keys[:_MOST_KEYS])}{dots}")

@@ -340,7 +340,7 @@ class Player:
                         kind, is_list = self.server.kind_of(before.stream), isinstance(before, StreamList)
                         what = "was listed" if is_list else "changed" if found.frame else "was deleted"
                         return f"not made now: then, {kind} {found.key} {what} {since:.3f} s before"
-                case BundleFiles():
+                case BundleFiles() if before is not self._tape.first_files:
                     return f"not made now: then, generation {before.generation} came {since:.3f} s before"
                 case CallBegin() if (before.handler, before.key) == key:
                     break  # it has received what was before

@@ -34,6 +34,7 @@ def test_the_report_of_a_replay(declctl, night, bundle, tmp_path):
     found = declctl("replay", str(night), str(changed.path))
     assert found.status == 1
     assert "copy default/p0: different\n  requeue: 30 s then, 60 s now\n" in found.out
+    assert "  and 1 more like it: default/p1\n" in found.out
     document = declctl("replay", str(night), str(changed.path), "--key", "default/p1", "-o", "json").document
     assert (document["calls"], document["different"], document["alike"]) == (1, 1, False)
     assert [each["key"] for each in document["differences"]] == ["default/p1"]
