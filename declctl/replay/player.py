@@ -305,10 +305,10 @@ class Player:
             self._forget_initial(runtime)
         self._unclaimed.discard(key)
         playing = self._started(runtime, entry, taped)
+        if playing is None and (self._replay(runtime, key) or self._part(runtime, entry)):
+            playing = self._started(runtime, entry, taped)
         if playing is None and self._look_ahead(entry):
             await self._settle()
-            playing = self._started(runtime, entry, taped)
-        if playing is None and (self._replay(runtime, key) or self._part(runtime, entry)):
             playing = self._started(runtime, entry, taped)
         if playing is None:
             # Of a tape that begins amid a run, what was queued before is not known.

@@ -210,6 +210,9 @@ def test_a_slow_import_takes_no_time_of_the_recording(bundle: BundleDir, tmp_pat
     assert found.marks == [f"{tape.moment(mark.at).isoformat(timespec='milliseconds')}: {mark.line}"]
     assert found.differences == []
     assert found.calls >= 6
+    # Today's code is called again where that of then was, before what then followed from these calls.
+    today = replayed(recording, bundle.path)
+    assert (today.missing, today.extra) == (0, 0)
 
 
 def test_changes_that_came_one_after_the_other_then_are_two_calls(bundle: BundleDir, tmp_path: Path) -> None:
