@@ -6,6 +6,7 @@ also be made in Python: `load_test` takes it as plain data (`yaml.safe_load` of 
 Kinds, handlers and files are known to the caller alone: `NamedParts` says what the Controller under test has.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -23,6 +24,7 @@ from declctl.manifest.checks.values import check_values
 from declctl.manifest.diagnostics import (
     Diagnostic,
     bounded_suggestions,
+    closest,
     did_you_mean,
     in_order,
     listed,
@@ -33,6 +35,7 @@ from declctl.manifest.document import (
     Location,
     Node,
     UnreadableYaml,
+    meant_kind,
     parse_documents,
     read_document,
 )
@@ -85,6 +88,13 @@ _FAULTS: Final[Mapping[str, str]] = {
     "clear": "",
 }
 _PATTERN_HINTS: Final = {"name": "metadata", "namespace": "metadata", "labels": "metadata"}
+_WRITTEN_KINDS: Final = re.compile(rb"kind[\"']?:\s*[\"']?([A-Za-z]+)")
+_USUAL_FIELDS: Final = ("apiVersion", "kind", "metadata", "spec", "status", "data")
+_METADATA_FIELDS: Final = (
+    "name", "generateName", "namespace", "selfLink", "uid", "resourceVersion", "generation",
+    "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations",
+    "ownerReferences", "finalizers", "managedFields",
+)  # fmt: skip
 
 
 def _pattern(description: str) -> Schema:
@@ -142,8 +152,8 @@ class FaultAction(LocatedSpec):
     """A fault of the sandbox, as `POST /sandbox/faults` takes it. `order` is its body."""
 
     ABOUT = about(
-        "A fault of the API server in memory, which holds until it is used up. With --cluster, the document "
-        "is skipped."
+        "A fault of the API server in memory, which holds until `times` is used up, or until a fault clear. "
+        "With --cluster, the document is skipped."
     )
     fault: str = field(choice("What goes wrong.", list(_FAULTS)), required=True)
     status: int | None = field(
@@ -186,8 +196,8 @@ class ReloadAction(LocatedSpec):
     ABOUT = about("The controller reloads its files, as `declctl reload`; a refusal fails the test.")
     files: dict[str, str] | None = field(
         mapping(
-            "Files of the folder of the manifest, each with the file that takes its place. The folder is "
-            "copied before: no file of yours is changed.",
+            "Files, by their paths in the folder of the manifest, each with the file that takes its place. "
+            "The folder is copied before: no file of yours is changed.",
             values=text("A file; a relative path begins at the folder of this document.", value="fileName"),
             examples=[{"handlers.py": "testdata/handlers_v2.py"}],
         )
@@ -394,6 +404,16 @@ class NamedParts(Protocol):
         ...
 
     @property
+    def definitions(self) -> Iterable[KubeObject]:
+        """The CustomResourceDefinitions that the server of the test has from the beginning."""
+        ...
+
+    @property
+    def plurals(self) -> Iterable[str]:
+        """The resources of built-in kinds, as URLs have them."""
+        ...
+
+    @property
     def path(self) -> FilePath:
         """The manifest: a file or a folder."""
         ...
@@ -441,11 +461,13 @@ class LoadedTest(msgspec.Struct, frozen=True):
 
 
 def names_test(file: FilePath) -> bool:
-    """Whether a file has the name of the kind in it; False if it can't be read."""
+    """Whether a file has the name of the kind in it, or a kind like it; False if it can't be read."""
     try:
-        return KIND.encode() in read_file(file, most=OBJECTS_BYTES)
+        content = read_file(file, most=OBJECTS_BYTES)
     except OSError:
         return False
+    kinds = {found.decode("ascii") for found in _WRITTEN_KINDS.findall(content)}
+    return KIND.encode() in content or any(meant_kind(each) == KIND for each in kinds)
 
 
 def load_test(data: JsonObject, surroundings: Surroundings, *, folder: FilePath) -> LoadedTest:
@@ -511,12 +533,11 @@ def _same_name(document: Document, names: dict[str, Document]) -> Sequence[Diagn
 def _is_test(root: Node) -> bool:
     fields = {key.text: value for key, value in root.pairs if key.kind == "scalar"}
     kind, version = fields.get("kind"), fields.get("apiVersion")
-    group = API_VERSION.partition("/")[0]
-    return (
-        kind is not None
-        and kind.text == KIND
-        and (version is None or version.text.partition("/")[0] == group)
-    )
+    if kind is None or meant_kind(kind.text) != KIND:
+        return False
+    # A misspelt kind or group is a fault of it, and not the document of somebody else.
+    ours, group = API_VERSION.partition("/")[0], "" if version is None else version.text.partition("/")[0]
+    return version is None or closest(group, [ours]) is not None
 
 
 def _names_file(entry: Mapping[str, Json]) -> bool:
@@ -534,6 +555,8 @@ class _Check:
         self._kinds: dict[str, list[GroupVersionKind]] = {}  # by name
         self._meant: dict[str, GroupVersionKind] = {}  # of the names that stand without apiVersion
         self._files: dict[str, Sequence[KubeObject]] = {}
+        self._plurals: set[str] = set()  # of the server
+        self._own_fields: set[str] = set()  # at the top of objects of defined kinds
 
     def run(self) -> tuple[LoadedTest | None, Sequence[Diagnostic]]:
         """The document, None if it has faults; and these."""
@@ -673,10 +696,20 @@ class _Check:
         given: list[Mapping[str, Json]] = [entry for _, entry in entries_at(data, "spec", "objects")]
         given += [mapping_at(step, "apply") for _, step in entries_at(data, "spec", "steps")]
         given += [each for objects in self._files.values() for each in objects]
+        given += bundle.definitions
+        self._plurals.update(bundle.plurals)
+        for each in given:
+            self._learn_definition(each.get("spec"))
         for kind in (*bundle.kinds, *(kind for each in given for kind in _defined(dict(each)))):
             known = self._kinds.setdefault(kind.kind, [])
             if kind not in known:
                 known.append(kind)
+
+    def _learn_definition(self, spec: Json) -> None:
+        if isinstance(plural := value_at(spec, "names", "plural"), str):
+            self._plurals.add(plural)
+        for _, version in entries_at(spec, "versions"):
+            self._own_fields.update(mapping_at(version, "schema", "openAPIV3Schema", "properties"))
 
     def _check_names(self, bundle: NamedParts) -> None:
         data = self._document.data
@@ -689,7 +722,8 @@ class _Check:
                 if entry and not _names_file(entry):
                     self._check_kind((*path, action), entry)
             for replaced, file in mapping_at(step, "reload", "files").items():
-                self._check_replaced((*path, "reload", "files", replaced), file)
+                self._check_replaced((*path, "reload", "files", replaced), file, bundle.path)
+            self._check_resource((*path, "fault", "resource"), value_at(step, "fault", "resource"))
             for where, given in entries_at(step, "expect"):
                 self._check_expected((*path, *where), given, tuple(bundle.handlers))
 
@@ -716,7 +750,15 @@ class _Check:
                 message = f'unknown field "{name}" in {dotted(path)}'
                 advice = f"an object has it in metadata: write metadata: {{{name}: …}}"
                 self._add(codes.UNKNOWN_FIELD, (*path, name), message, advice, key=True)
+            elif name not in (*_USUAL_FIELDS, *self._own_fields):
+                self._check_field((*path, name), name)
         metadata = pattern.get("metadata")
+        for name in mapping_at(metadata):
+            if name not in _METADATA_FIELDS:
+                where = (*path, "metadata", name)
+                advice = did_you_mean(name, _METADATA_FIELDS) or f"it has {listed(_METADATA_FIELDS)}"
+                message = f'unknown field "{name}" in {dotted(where[:-1])}'
+                self._add(codes.UNKNOWN_FIELD, where, message, advice, key=True)
         if "metadata" in pattern and not isinstance(metadata, dict):
             where = (*path, "metadata")
             self._add(codes.WRONG_TYPE, where, f"{dotted(where)} must be a mapping", "write {name: …}")
@@ -726,6 +768,20 @@ class _Check:
                 where = (*path, "metadata", name)
                 self._add(codes.WRONG_TYPE, where, f"{dotted(where)} must be text", "put it in quotes")
         self._check_kind(path, pattern)
+
+    def _check_field(self, path: Path, name: str) -> None:
+        """Report a field that is like a usual one. Others are passed over: kinds have fields of their own."""
+        if advice := did_you_mean(name, _USUAL_FIELDS):
+            message = f'unknown field "{name}" in {dotted(path[:-1])}'
+            self._add(codes.UNKNOWN_FIELD, path, message, advice, key=True)
+
+    def _check_resource(self, path: Path, resource: Json) -> None:
+        """Report a resource that no kind has, if it is like one: a fault of it would never come."""
+        if not isinstance(resource, str) or (plural := resource.partition("/")[0]) in self._plurals:
+            return
+        if advice := did_you_mean(plural, self._plurals):
+            message = f'{dotted(path)}: the API server of the test has no resource "{plural}"'
+            self._add(codes.UNKNOWN_REFERENCE, path, message, advice)
 
     def _check_kind(self, path: Path, given: JsonObject) -> None:
         """Report a kind that the server of the test lacks, or that is not the only one of its name."""
@@ -761,14 +817,24 @@ class _Check:
             )
             self._add(codes.UNKNOWN_REFERENCE, path, message, f"write {versions[0]}")
 
-    def _check_replaced(self, path: Path, file: Json) -> None:
+    def _check_replaced(self, path: Path, file: Json, manifest: FilePath) -> None:
         name = str(path[-1])
         if FilePath(name).is_absolute() or ".." in FilePath(name).parts:
             message = f"{name} is not in the folder of the manifest"
             self._add(codes.UNREADABLE_TEST_FILE, path, message, "write a path within it", key=True)
+            return
         if isinstance(file, str) and not (self._folder / file).is_file():
             advice = f"paths begin at the folder of this document, {self._folder}"
             self._add(codes.UNREADABLE_TEST_FILE, path, f"{file}: no such file", advice)
+            return
+        target = (manifest if manifest.is_dir() else manifest.parent) / name
+        # A new file has the name of the one that it is a copy of: a typo would be in both.
+        if target.exists() or not target.parent.is_dir() or FilePath(str(file)).name == target.name:
+            return
+        if advice := did_you_mean(target.name, sorted(each.name for each in target.parent.iterdir())):
+            message = f"{name}: the folder of the manifest has no such file"
+            advice = f"{advice} A new file is copied from one of its name"
+            self._add(codes.UNREADABLE_TEST_FILE, path, message, advice, key=True)
 
 
 def _reason(error: Exception) -> str:

@@ -185,6 +185,11 @@ class UnreadableYaml(Exception):
         self.diagnostic = diagnostic
 
 
+def meant_kind(written: str) -> str:
+    """The kind of our documents that a word is, or is like; empty if it is like none."""
+    return closest(written, ("Controller", "ControllerTest")) or ""
+
+
 def parse_documents(source: SourceText) -> Iterator[Node]:
     """Yields the root of each document, in order. Raises UnreadableYaml at the first fault."""
     parser = _LOADER(source.text)

@@ -40,6 +40,7 @@ from declctl.manifest.document import (
     Location,
     Node,
     UnreadableYaml,
+    meant_kind,
     parse_documents,
     read_document,
 )
@@ -49,7 +50,6 @@ from declctl.manifest.sources import ManifestSource, decode
 from declctl.manifest.values import Path
 
 _GROUP = API_VERSION.partition("/")[0]
-_KINDS = ("Controller", "ControllerTest")
 
 
 class LoadedManifest(msgspec.Struct, frozen=True):
@@ -194,8 +194,8 @@ def _text(node: Node | None) -> str:
 
 def _is_ours(root: Node, *, kind: str, version: str) -> bool:
     """Whether a document is a Controller, or resembles one so much that its faults are reported."""
-    if root.kind != "mapping" or not root.pairs or kind == "ControllerTest":
-        return False
+    if root.kind != "mapping" or not root.pairs or meant_kind(kind) == "ControllerTest":
+        return False  # whoever reads tests tells their faults
     # Without both fields, the names of the other fields decide.
     if not kind and not version:
         return any(key.text in ("spec", "resources", "handlers") for key, _ in root.pairs)
@@ -204,7 +204,7 @@ def _is_ours(root: Node, *, kind: str, version: str) -> bool:
         return True
     # A document with a misspelt group or kind counts as a Controller: the checks then report the word.
     group_is_close = not version or closest(group, [_GROUP]) is not None
-    return group_is_close and (not kind or closest(kind, _KINDS) is not None)
+    return group_is_close and (not kind or bool(meant_kind(kind)))
 
 
 def _second_controller(first: _Candidate, other: _Candidate) -> Diagnostic:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # late: it has the whole runtime
     from declctl.testing.controller import HostedController
 
 _NAMESPACES: Final = GroupVersionKind("", "v1", "Namespace")
+_ANY: Final = GroupVersionKind("", "v1", "ConfigMap")  # what each server has, with the revision of its etcd
 _MERGE: Final = "application/merge-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
 _QUIET_SECONDS: Final = 0.3  # without a call or a write, after which the controller counts as at rest
@@ -113,6 +114,11 @@ class ClusterStage(TestingStage):
         """The objects of the namespace, or all of a kind without namespaces."""
         answer = self._access.request("GET", self._access.resource(kind).path(self._namespace))
         return answer.get("items") or []
+
+    def version(self) -> int:
+        """The revision of etcd, which a list has."""
+        answer = self._access.request("GET", self._access.resource(_ANY).path(self._namespace))
+        return int(answer["metadata"]["resourceVersion"])
 
     def is_namespaced(self, kind: GroupVersionKind) -> bool:
         """Whether objects of a kind are in namespaces."""

@@ -221,6 +221,7 @@ class HandlerCall(NamedTuple):
     error: str  # hidden for a Secret
     error_type: str
     retry_in: float | None  # seconds
+    cause: str  # what it was called for
 
 
 class CallRecorder(TapListener):
@@ -236,8 +237,13 @@ class CallRecorder(TapListener):
             error = (
                 "(hidden: the object is a Secret)" if item.error and item.subject.is_secret else item.error
             )
-            call = HandlerCall(item.handler, item.key, item.outcome, error, item.error_type, item.retry_in)
-            self.calls.append(call)
+            subject = item.subject
+            cause = ", ".join(map(str, subject.causes)) or f"{subject.type} {subject.reason}".rstrip()
+            self.calls.append(
+                HandlerCall(
+                    item.handler, item.key, item.outcome, error, item.error_type, item.retry_in, cause
+                )
+            )
 
 
 class HostedController:

@@ -42,6 +42,11 @@ class BundleUnderTest(msgspec.Struct, frozen=True):
         return [each.name for each in (*self.controller.handlers, *self.controller.schedules)]
 
     @property
+    def plurals(self) -> Iterable[str]:
+        """The resources of built-in kinds."""
+        return [each.plural for each in BUILT_IN]
+
+    @property
     def kinds(self) -> Iterable[GroupVersionKind]:
         """The built-in kinds, and those of definitions, resources and writes."""
         yield from (GroupVersionKind(each.group, each.version, each.kind) for each in BUILT_IN)

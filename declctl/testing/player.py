@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -38,7 +38,10 @@ from declctl.testing.cluster_stage import ClusterStage
 from declctl.testing.documents import BundleUnderTest
 from declctl.testing.matching import matches, nearest, sentence, shown
 from declctl.testing.stages import SandboxStage, TestingStage
-from declctl.writes import WriteRecord, WriteResult
+from declctl.writes import WriteRecord, WriteResult, WriteVerb
+
+if TYPE_CHECKING:  # late: it has the whole runtime
+    from declctl.testing.controller import HandlerCall
 
 Outcome = Literal["passed", "failed", "skipped"]
 _FAILURES = frozenset({TapOutcome.FAILED, TapOutcome.RETRIED, TapOutcome.DEAD_LETTER, TapOutcome.OVERDUE})
@@ -87,6 +90,7 @@ class _Begin:
     schedules: Mapping[str, tuple[int, int]]  # by name: calls so far, and those that have failed
     last_write: WriteRecord | None
     events: Mapping[str, str]  # versions, by uid
+    version: int  # of the server
     before: Sequence[WriteRecord] = field(default_factory=list[WriteRecord])  # a restart, in this step
 
 
@@ -132,7 +136,7 @@ class _Player:
     def __init__(self, test: LoadedTest, stage: TestingStage) -> None:
         self._test = test
         self._stage = stage
-        self._begin = _Begin(0, {}, None, {})
+        self._begin = _Begin(0, {}, None, {}, 0)
 
     def run(self) -> _Unmet | None:
         """Play all steps; the first thing that is not met, None if all are."""
@@ -171,7 +175,7 @@ class _Player:
             self._placed(each) for entry in self._test.spec.objects for each in self._test.objects_of(entry)
         ]
         try:
-            self._stage.begin(objects)
+            self._begin.version = self._stage.begin(objects)
         except (DeclctlError, AssertionError, OSError, RuntimeError) as error:
             raise _Unmet(path, f"the test can't begin: {error}") from error
 
@@ -183,6 +187,9 @@ class _Player:
             if wait > _LEAST_WAIT:
                 wait -= self._stage.controller.step(wait)
             elif not self._stage.wait():
+                if step.wait is not None:
+                    written = self._test.document.written((*step.path, "wait")) or f"{step.wait:g}s"
+                    raise _Unmet(unmet.path, f"{unmet.message}, after waiting {written}", unmet.details)
                 raise unmet
         for each in step.expect:
             if each.quiet is not None:
@@ -213,7 +220,7 @@ class _Player:
         elif step.restart is not None:
             self._begin.before = self._writes()
             stage.restart()
-            self._begin = _Begin(0, {}, None, self._begin.events, self._begin.before)
+            self._begin = _Begin(0, {}, None, self._begin.events, self._begin.version, self._begin.before)
 
     def _stay_quiet(self, expected: Expectation, seconds: float) -> None:
         before, calls = self._writes(), self._calls()
@@ -234,7 +241,7 @@ class _Player:
     def _now(self) -> _Begin:
         newest = self._ledger()
         last, calls = newest[-1] if newest else None, len(self._stage.controller.calls)
-        return _Begin(calls, self._schedules(), last, self._versions())
+        return _Begin(calls, self._schedules(), last, self._versions(), self._stage.version())
 
     def _schedules(self) -> Mapping[str, tuple[int, int]]:
         schedules = self._stage.controller.status().schedules
@@ -246,11 +253,15 @@ class _Player:
         for name, (calls, failed) in self._schedules().items():
             before, failed_before = self._begin.schedules.get(name, (0, 0))
             found[name] = (calls - before, failed - failed_before)
-        for each in self._stage.controller.calls[self._begin.calls :]:
-            if each.outcome is not TapOutcome.WAITING:  # for a cache that fills: it is called again
-                calls, failed = found.get(each.handler, (0, 0))
-                found[each.handler] = (calls + 1, failed + (each.outcome in _FAILURES))
+        for each in self._ended():
+            calls, failed = found.get(each.handler, (0, 0))
+            found[each.handler] = (calls + 1, failed + (each.outcome in _FAILURES))
         return found
+
+    def _ended(self) -> Sequence["HandlerCall"]:
+        """The calls of handlers that ended in this step, without those that waited for a cache that fills."""
+        calls = self._stage.controller.calls[self._begin.calls :]
+        return [each for each in calls if each.outcome is not TapOutcome.WAITING]
 
     def _ledger(self) -> Sequence[WriteRecord]:
         return self._stage.controller.runtime.parts.writing.ledger.newest()
@@ -260,8 +271,17 @@ class _Player:
         newest = list(self._ledger())
         last = self._begin.last_write
         begin = next((at + 1 for at in range(len(newest) - 1, -1, -1) if newest[at] is last), 0)
-        taken = [each for each in newest[begin:] if each.result is WriteResult.SUCCEEDED and each.changed]
-        return [*self._begin.before, *taken]
+        return [*self._begin.before, *filter(self._has_changed, newest[begin:])]
+
+    def _has_changed(self, write: WriteRecord) -> bool:
+        """Whether the server has taken a write, and its object was another one when the step began.
+
+        A process that has just started does not know what was there: its record says that all is new.
+        """
+        if write.result is not WriteResult.SUCCEEDED or not write.changed:
+            return False
+        version = write.resource_version
+        return write.verb is WriteVerb.DELETE or not version or int(version) > self._begin.version
 
     def _versions(self) -> Mapping[str, str]:
         events = (each["metadata"] for each in self._stage.objects(_EVENTS))
@@ -398,11 +418,19 @@ class _Player:
         wrong = _wrong_number(one, calls)
         if wrong:
             message = f"expected {wrong} of {one.handler} in this step, found {calls} ({failed} failed)"
-            return _Unmet((*expected.path, "calls"), message)
+            return _Unmet((*expected.path, "calls"), message, self._called(one.handler))
         if one.failed is not None and failed != one.failed:
-            message = f"expected {one.failed} failed calls of {one.handler} in this step, found {failed}"
-            return _Unmet((*expected.path, "calls"), f"{message} of {calls}")
+            wanted = _number(one.failed, "failed call")
+            message = f"expected {wanted} of {one.handler} in this step, found {failed} of {calls}"
+            return _Unmet((*expected.path, "calls"), message, self._called(one.handler))
         return None
+
+    def _called(self, handler: str) -> Sequence[str]:
+        """The calls of a handler in this step: the key, the outcome, and the error or the cause."""
+        calls = [each for each in self._ended() if each.handler == handler]
+        lines = [f"{each.key}: {each.outcome}, {each.error or each.cause}" for each in calls[:_MOST_NAMED]]
+        more = len(calls) - len(lines)
+        return [*lines, f"and {_number(more, 'more call')}"] if more else lines
 
     def _judge_writes(self, expected: Expectation) -> _Unmet | None:
         one = expected.writes
@@ -421,10 +449,16 @@ class _Player:
         wrong = _wrong_number(one, len(fitting))
         if not wrong:
             return None
-        details = [f"{count} times {text}" for text, count in Counter(map(_written, writes)).items()]
+        # Where none is like it, the others may tell what is misspelt.
+        texts = Counter(map(self._told, fitting or writes))
+        details = [text if count == 1 else f"{count} times {text}" for text, count in texts.items()]
         message = f"expected {wrong} like this in this step, found {len(fitting)}"
         none = ["the controller has written nothing in this step"]
         return _Unmet((*expected.path, "writes"), message, details[:_MOST_NAMED] or none)
+
+    def _told(self, write: WriteRecord) -> str:
+        changed = ", ".join(self._stage.changed_by(write))
+        return f"{_written(write)}: {changed}" if changed else _written(write)
 
     # -- objects
 
@@ -504,14 +538,18 @@ def _wrong_texts(expected: ConditionExpectation, found: Mapping[str, Any]) -> li
 
 def _wrong_number(expected: CallsExpectation | WritesExpectation, found: int) -> str:
     """What is expected, in words, if the number is another one; else an empty text."""
-    what = "calls" if isinstance(expected, CallsExpectation) else "writes"
+    what = "call" if isinstance(expected, CallsExpectation) else "write"
     if expected.count is not None and found != expected.count:
-        return f"{expected.count} {what}"
+        return _number(expected.count, what)
     if expected.min is not None and found < expected.min:
-        return f"{expected.min} {what} at least"
+        return f"{_number(expected.min, what)} at least"
     if expected.max is not None and found > expected.max:
-        return f"{expected.max} {what} at most"
+        return f"{_number(expected.max, what)} at most"
     return ""
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _written(record: WriteRecord) -> str:

@@ -14,18 +14,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from declctl.errors import NotSynced
+from declctl.errors import NotSynced, SandboxError
 from declctl.kit import AdvancingClock
 from declctl.manifest.controller_test import DEFAULT_NAMESPACE
 from declctl.manifest.values import Json
 from declctl.objects import GroupVersionKind, KubeObject
+from declctl.objects.differences import changed_paths
 from declctl.sandbox import SandboxThread
+from declctl.sandbox.status import Refusal
 from declctl.testing.documents import BundleUnderTest
+from declctl.writes import WriteRecord, WriteVerb
 
 if TYPE_CHECKING:  # late: it has the whole runtime
     from declctl.testing.controller import HostedController
 
 FIELD_MANAGER: Final = "declctl-test"
+_MOST_PATHS: Final = 5  # of one write
 _PATIENCE_SECONDS: Final = 30.0  # of this machine, for calls that compute or wait for something outside
 _NOT_COPIED: Final = (".*", "__pycache__", "node_modules", "venv", "*.egg-info")
 
@@ -73,10 +77,15 @@ class TestingStage(ABC):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
 
-    def begin(self, objects: Sequence[KubeObject]) -> None:
-        """Create objects, and start the controller. Raises the fault of the start."""
+    def begin(self, objects: Sequence[KubeObject]) -> int:
+        """Create objects, and start the controller; returns the newest version before its start.
+
+        Raises the fault of the start.
+        """
         self.load([*self._bundle.definitions, *objects])
+        version = self.version()
         self._start()
+        return version
 
     def restart(self) -> None:
         """End the controller, and start it again over the same objects."""
@@ -125,6 +134,14 @@ class TestingStage(ABC):
     @abstractmethod
     def objects(self, kind: GroupVersionKind) -> Sequence[KubeObject]:
         """All objects of a kind; of one with namespaces, those that the test can know."""
+
+    @abstractmethod
+    def version(self) -> int:
+        """The newest resource version: what is written from now on has a greater one."""
+
+    def changed_by(self, _write: WriteRecord, /) -> Sequence[str]:
+        """The fields that a write has changed, as paths; empty if they are not known."""
+        return ()
 
     @abstractmethod
     def is_namespaced(self, kind: GroupVersionKind) -> bool:
@@ -187,6 +204,27 @@ class SandboxStage(TestingStage):
     def objects(self, kind: GroupVersionKind) -> Sequence[KubeObject]:
         """All objects of a kind."""
         return self._sandbox.objects(self._sandbox.served(kind.api_version, kind.kind))
+
+    def version(self) -> int:
+        """The newest resource version of the sandbox."""
+        return self._sandbox.do(lambda sandbox: sandbox.store.version)
+
+    def changed_by(self, write: WriteRecord, /) -> Sequence[str]:
+        """The fields that a write has changed; none of a new object, or if the history has lost it."""
+        if write.verb is WriteVerb.DELETE or not write.resource_version:
+            return ()
+        version = int(write.resource_version)
+        try:
+            served = self._sandbox.served(write.kind.api_version, write.kind.kind)
+            events = self._sandbox.do(
+                lambda sandbox: sandbox.store.history.collection(served.resource).since(version - 1)
+            )
+        except (Refusal, SandboxError):
+            return ()
+        if not events or events[0].version != version or (old := events[0].old) is None:
+            return ()
+        paths, _ = changed_paths(old.decode(), events[0].new.decode(), most=_MOST_PATHS)
+        return [each for each in paths if each != "metadata.generation"]
 
     def is_namespaced(self, kind: GroupVersionKind) -> bool:
         """Whether objects of a kind are in namespaces."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
 from declctl import codes
-from declctl.manifest.diagnostics import closest, listed
+from declctl.manifest.diagnostics import closest, did_you_mean, listed
 from declctl.manifest.document import Findings, Location, resolve, trap
 from declctl.manifest.fields import NOTES, Schema, notes_of
 from declctl.manifest.values import Json, Path, dotted, items_at, mapping_at
@@ -308,7 +308,10 @@ def _wrong_constant(findings: Findings, path: Path, value: Json, schema: Schema)
     wanted = schema.get("const")
     shown = findings.quoted(path, value)
     message = f"{dotted(path)} is {shown}, which this version doesn't read"
-    findings.add(codes.WRONG_VERSION_OR_KIND, Location(path), message, suggestion=f'write "{wanted}"')
+    # A version that is like another one is no typo of it.
+    similar = did_you_mean(str(value), [str(wanted)]) if path == ("kind",) else None
+    advice = similar or f'write "{wanted}"'
+    findings.add(codes.WRONG_VERSION_OR_KIND, Location(path), message, suggestion=advice)
 
 
 REPORTS: Mapping[str, Callable[[Findings, Path, Json, Schema], None]] = {

@@ -43,11 +43,29 @@ def test_each_document_has_a_line_and_a_failure_its_place(declctl: Command, bund
     )
     assert below == [
         "  tests/both.yaml:9:91: expected 2 calls of h in this step, found 1",
+        "    default/a: succeeded, Added Watch",
         "    printed: called for default/a",
         "1 passed, 1 failed",
     ]
     assert declctl("test", "-k", "nothing").status == declctl("test", "tests", "-k", "not a-pod").status == 0
     assert "None of the 2 tests" in declctl.refused("test", "-k", "nothing", "-k", "not there")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "line"),
+    [("ControllerTest", "ControlerTest", 2), ("declctl.dev", "declctl.dve", 1)],
+)
+def test_a_document_of_a_misspelt_kind_is_a_fault_told_once(
+    declctl: Command, bundle: Path, right: str, wrong: str, line: int
+) -> None:
+    """Beside the manifest it is no second Controller, and the documents that are right keep theirs."""
+    (bundle / "other.yaml").write_text(
+        (HEAD % ("o", "{expect: [{absent: {kind: Pod}}]}")).replace(right, wrong)
+    )
+    for ended in (declctl("test"), declctl("validate", ".")):
+        assert (ended.status != 0, ended.err.count("error DCL")) == (True, 1), ended.err
+        assert f"other.yaml:{line}:" in ended.err
+        assert f'"{right}' in ended.err
 
 
 def test_reports_have_each_test(declctl: Command, bundle: Path) -> None:

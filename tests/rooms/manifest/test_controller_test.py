@@ -30,6 +30,15 @@ class Bundle(NamedTuple):
         GroupVersionKind("", "v1", "Event"),
         GroupVersionKind("events.k8s.io", "v1", "Event"),
     )
+    plurals: Sequence[str] = ("configmaps", "deployments", "events")
+    definitions: Sequence[KubeObject] = (
+        {
+            "spec": {
+                "names": {"plural": "previews"},
+                "versions": [{"schema": {"openAPIV3Schema": {"properties": {"state": {}}}}}],
+            }
+        },
+    )
 
 
 class Surroundings:
@@ -88,6 +97,36 @@ FAULTS = [
         "DCL010",
         "quotes",
     ),
+    (
+        "a misspelt top field",
+        EXPECT % "{absent: {kind: Preview, §metdata: {}}}",
+        "DCL012",
+        'mean "metadata"?',
+    ),
+    (
+        "a misspelt field of metadata",
+        EXPECT % "{absent: {kind: Preview, metadata: {§lables: {a: b}}}}",
+        "DCL012",
+        'did you mean "labels"?',
+    ),
+    (
+        "an unknown field of metadata",
+        EXPECT % "{match: {kind: Preview, metadata: {§x: 1}}}",
+        "DCL012",
+        "it has",
+    ),
+    (
+        "a fault of a misspelt resource",
+        STEP % "{fault: {fault: lose, resource: §deploymets/status}, expect: [{quiet: 1s}]}",
+        "DCL020",
+        'did you mean "deployments"?',
+    ),
+    (
+        "a misspelt file of the bundle",
+        STEP % "reload: {files: {§manifes.yaml: ok.yaml}}",
+        "DCL130",
+        'did you mean "manifest.yaml"?',
+    ),
     ("metadata that is a text", EXPECT % "{match: {kind: Preview, metadata: §a}}", "DCL010", "mapping"),
     ("a misspelt kind", EXPECT % "{match: {kind: §Previev}}", "DCL020", 'did you mean "Preview"?'),
     ("an unknown kind", EXPECT % "{absent: {kind: §Gateway}}", "DCL020", "CustomResourceDefinition"),
@@ -132,9 +171,13 @@ FAULTS = [
 @pytest.mark.parametrize(
     ("text", "code", "said"), [each[1:] for each in FAULTS], ids=[each[0] for each in FAULTS]
 )
-def test_a_fault_is_told_at_its_place(tmp_path: Path, text: str, code: str, said: str) -> None:
+def test_a_fault_is_told_at_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, code: str, said: str
+) -> None:
     """A typo, an unknown name or a contradiction is shown where it stands, and never a test that passes."""
-    (tmp_path / "ok.yaml").write_text("a")
+    monkeypatch.chdir(tmp_path)
+    for name in ("ok.yaml", "manifest.yaml"):
+        (tmp_path / name).write_text("a")
     whole = HEAD + text
     before, _, after = whole.partition(MARK)
     with pytest.raises(ManifestErrors) as raised:
@@ -144,6 +187,25 @@ def test_a_fault_is_told_at_its_place(tmp_path: Path, text: str, code: str, said
     place = (before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1)
     assert ((fault.line, fault.column), code in fault.code) == (place, True), fault
     assert said in f"{fault.message} {fault.suggestion}"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "expect: [{match: {kind: ConfigMap, type: a, binaryData: {}, stringData: {}, rules: [], state: b}}]",
+        "{fault: {fault: lose, resource: previews}, expect: [{quiet: 1s}]}",
+        "{fault: {fault: lose, resource: widgets}, expect: [{quiet: 1s}]}",
+        "{reload: {files: {manifest2.yaml: manifest2.yaml, ok.yaml: manifest2.yaml}}, expect: [{quiet: 1s}]}",
+    ],
+)
+def test_what_is_only_like_a_typo_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Kinds have fields of their own, clusters resources of others, and a bundle gets new files."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("ok.yaml", "manifest.yaml", "manifest2.yaml"):
+        (tmp_path / name).write_text("a")
+    assert load(HEAD + STEP % step, tmp_path)
 
 
 def test_a_name_that_two_documents_have_is_a_fault() -> None:

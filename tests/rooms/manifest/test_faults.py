@@ -213,7 +213,7 @@ document apiVersion: §declctl.dev/v1\nkind: Controller\nmetadata: {name: c}\nsp
 document apiVersion: §declctl.de/v1alpha1\nkind: Controller\nmetadata: {name: c}\nspec: {}
     => write "declctl.dev/v1alpha1"
 document apiVersion: declctl.dev/v1alpha1\nkind: §Controler\nmetadata: {name: c}\nspec: {}
-    => write "Controller"
+    => did you mean "Controller"?
 
 # DCL017 What cannot both be true is refused, rather than one of the fields silently winning
 resource names: [a], fieldSelector: §metadata.name=b   => keep names, and drop the condition

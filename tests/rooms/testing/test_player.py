@@ -120,6 +120,10 @@ PASSES = {
           expect:
             - calls: {handler: copy, count: 1}
             - match: {kind: Secret, metadata: {name: a}}
+            - writes: {kind: Secret, count: 0}
+        - patch: {kind: Secret, name: a, patch: {stringData: {x: edited}}}
+        - restart: {}
+          expect: [{writes: {kind: Secret, count: 1}}]
     """,
 }
 
@@ -170,12 +174,23 @@ FAILS = {
     "more calls": (
         "expect: [{calls: {handler: copy, count: 0}}]",
         ":8:24: expected 0 calls of copy in this step, found 1 (0 failed)",
-        "",
+        "default/a: succeeded, Added maps default/a (Initial)",
     ),
     "no write": (
         "expect: [{writes: {kind: ConfigMap, min: 1}}]",
-        ":8:25: expected 1 writes at least like this in this step, found 0",
-        "1 times copy: apply Secret default/a",
+        ":8:25: expected 1 write at least like this in this step, found 0",
+        "copy: apply Secret default/a",
+    ),
+    "a write": (
+        """patch: {kind: ConfigMap, name: a, patch: {data: {x: "2"}}}
+  expect: [{writes: {kind: Secret, count: 0}}]""",
+        ":9:25: expected 0 writes like this in this step, found 1",
+        "copy: apply Secret default/a: stringData.x",
+    ),
+    "a failed call": (
+        f"{BAD}\n  expect: [{{calls: {{handler: copy, count: 1, failed: 0}}}}]",
+        ":9:24: expected 0 failed calls of copy in this step, found 1 of 1",
+        "default/a: retried, ValueError: x is bad",
     ),
     "a handler that raises": (
         f"{BAD}\n  expect: [{{match: {{kind: Secret, stringData: {{x: bad}}}}}}]",
@@ -194,7 +209,7 @@ FAILS = {
     ),
     "nothing in time": (
         "wait: 5m\n  expect: [{match: {kind: Secret, metadata: {name: c}}}]",
-        ":9:24: there is no Secret c",
+        ":9:24: there is no Secret c, after waiting 5m",
         "",
     ),
     "a patch of nothing": (
