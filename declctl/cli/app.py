@@ -996,7 +996,7 @@ def replay_command(  # noqa: PLR0913 - one parameter for each option of the comm
 ) -> int:
     """Run code on a recording, without a cluster, and compare its calls and writes with those of then.
 
-    Ends with 0 if nothing differs, with 1 if something does, and with 2 for a file that is no recording.
+    Ends with 0 if nothing differs, with 1 if something does, and with 2 for what can't be replayed.
     """
     from declctl.cli.replay import replay_recording
 

@@ -2,15 +2,17 @@
 
 import contextlib
 import gc
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from declctl.cli.logging import OWN_LOGGER, set_up_logs, stderr_screen
 from declctl.cli.options import duration_of
+from declctl.cli.report import show_faults
 from declctl.cli.terminal import line, print_json
-from declctl.errors import UsageError
+from declctl.errors import ManifestErrors, ReloadRefused, UsageError
 from declctl.kit import SystemClock, figures
 from declctl.kit.documents import document_of
 from declctl.replay.differences import CallDifference, ReplayReport
@@ -18,7 +20,11 @@ from declctl.replay.replay import ReplayOptions, replay
 from declctl.replay.tape import Tape, read_tape
 from declctl.runtime.checking.preflight_pool import PreflightPool
 
-_MOST_SHOWN = 50  # differences in the text
+_BAD_INPUT = 2
+_MOST_SHOWN = 50  # differences in the text; those that are alike count as one
+_MOST_KEYS = 3  # of differences that are alike
+# What tells differences of the same fields apart.
+_VALUES = re.compile(r" was .*? and is .*?(?=; |$)|[0-9.]+ s before$")
 
 
 def replay_recording(  # noqa: PLR0913 - one parameter for each option of the command line
@@ -32,9 +38,9 @@ def replay_recording(  # noqa: PLR0913 - one parameter for each option of the co
     log_level: str,
     as_json: bool,
 ) -> int:
-    """Replay a recording, and print what differs: 0 for nothing, else 1.
+    """Replay a recording, and print what differs: 0 for nothing, 1 for something, 2 for faulty code.
 
-    Raises UsageError and ManifestErrors.
+    Raises UsageError.
     """
     gc.enable()  # it was off for the start
     path = Path(file)
@@ -46,7 +52,16 @@ def replay_recording(  # noqa: PLR0913 - one parameter for each option of the co
     log = set_up_logs(stderr_screen(), form="text", level=log_level, clock=clock).bind(logger=OWN_LOGGER)
     options = ReplayOptions(manifest=manifest, key=key, handler=handler, speed=speed)
     with contextlib.closing(PreflightPool()) as children:
-        report = replay(tape, options, log=log, children=children)
+        try:
+            report = replay(tape, options, log=log, children=children)
+        except ManifestErrors as error:
+            show_faults(error.diagnostics)
+            return _BAD_INPUT
+        except ReloadRefused as refused:  # the start of this code
+            if not refused.diagnostics:
+                raise UsageError(str(refused)) from refused
+            show_faults(refused.diagnostics)
+            return _BAD_INPUT
     if as_json:
         print_json(_document(report))
     else:
@@ -112,14 +127,30 @@ def _show(report: ReplayReport) -> None:
         line(f"torn    the last {report.torn:,} bytes are left out: no whole block, as of a killed process")
     for note in report.notes:
         line(f"note    {note}")
-    for each in report.differences[:_MOST_SHOWN]:
-        _show_difference(each)
-    if (more := len(report.differences) - _MOST_SHOWN) > 0:
+    groups = _alike(report.differences)
+    for group in groups[:_MOST_SHOWN]:
+        _show_differences(group)
+    if more := sum(map(len, groups[_MOST_SHOWN:])):
         line(f"and {more:,} more; -o json has them all")
 
 
-def _show_difference(found: CallDifference) -> None:
+def _alike(differences: Sequence[CallDifference]) -> Sequence[Sequence[CallDifference]]:
+    """Differences of one handler with the same fields, whatever their keys and values, in one group each."""
+    groups: dict[object, list[CallDifference]] = {}
+    for each in differences:
+        own = "|".join(re.escape(part) for part in each.key.split("/"))
+        fields = (_VALUES.sub("", re.sub(rf"\b({own})\b", "", detail)) for detail in each.details)
+        groups.setdefault((each.kind, each.handler, *fields), []).append(each)
+    return [*groups.values()]
+
+
+def _show_differences(group: Sequence[CallDifference]) -> None:
+    first, *others = group
     line("")
-    line(f"{found.time.isoformat(timespec='milliseconds')} {found.handler} {found.key}: {found.kind}")
-    for detail in found.details:
+    line(f"{first.time.isoformat(timespec='milliseconds')} {first.handler} {first.key}: {first.kind}")
+    for detail in first.details:
         line(f"  {detail}")
+    if others:
+        keys = [*dict.fromkeys(each.key for each in others)]
+        dots = ", …" if len(keys) > _MOST_KEYS else ""
+        line(f"  and {len(others):,} more like it: {', '.join(keys[:_MOST_KEYS])}{dots}")

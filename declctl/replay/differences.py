@@ -154,7 +154,9 @@ def _text(json: bytes) -> str:
 
 
 def _outcome(outcome: str, error_type: str, error: str) -> str:
-    return f"{outcome} ({error_type}: {error})" if error_type else outcome
+    if not error_type:
+        return outcome
+    return f"{outcome} ({error if error.startswith(error_type) else f'{error_type}: {error}'})"
 
 
 def _seconds(value: float | None) -> str:

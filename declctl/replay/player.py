@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,9 @@ from declctl.runtime.handling.handler_slot import HandlerSlot
 from declctl.runtime.reconciling.reconcile_slot import ReconcileSlot
 from declctl.runtime.recorder import CommittedFiles, EndedCall, current_call
 from declctl.runtime.recording import SentRequest, hidden_body
+from declctl.runtime.reloading.changes import Outcome
 from declctl.sandbox import Sandbox
+from declctl.workqueue import Reasons
 
 if TYPE_CHECKING:  # `replay` makes it
     from declctl.runtime.runtime import Runtime
@@ -66,9 +69,10 @@ _MOST_TURNS = 5_000  # of the loop, until the caches count as having what was gi
 _LAST_TURNS = 3  # of the loop after that: listeners have it, too
 _LOOK_AHEAD = 64  # entries after the begin of a call that its cache may have had already
 _LONGEST_CALL = 30.0  # seconds of this machine that a call may take
-_RELOAD_STEP = 0.2  # seconds, of this machine and of the clock, until the time passes for a reload
+_RELOAD_PATIENCE = 5.0  # seconds of this machine that a reload may wait for a cache while the time stands
 _REQUEST_TURNS = 10  # of the loop, for a request that a call makes beside the one that it waits for
 _FREE_SECONDS = 1.0  # of the tape: a key that was due for so long, while a worker was free, is not called
+_LATE_SECONDS = 1.0  # of the tape: a change reaches a handler so long after its cache, at most
 _MOST_THREADS = 256  # synchronous calls that wait for the tape at once
 _MOST_KEYS = 10_000  # of one queue that are looked at
 
@@ -140,6 +144,8 @@ class Player:
         self._replayed: set[CallKey] = (
             set()
         )  # of the last reload of then: its code may have received these again
+        # By key: when its last call has ended then, and what further calls may have been made for.
+        self._merged: dict[CallKey, tuple[float, Reasons]] = {}
         self._drained: set[int] = set()  # calls that were made at a reload, before their turn
         self._mirrored: dict[
             tuple[str, str, str], str
@@ -299,19 +305,48 @@ class Player:
             self._forget_initial(runtime)
         self._unclaimed.discard(key)
         playing = self._started(runtime, entry, taped)
+        if playing is None and (self._replay(runtime, key) or self._part(runtime, entry)):
+            playing = self._started(runtime, entry, taped)
         if playing is None and self._look_ahead(entry):
             await self._settle()
-            playing = self._started(runtime, entry, taped)
-        if playing is None and self._replay(runtime, key):
             playing = self._started(runtime, entry, taped)
         if playing is None:
             # Of a tape that begins amid a run, what was queued before is not known.
             is_known = self._tape.is_whole or entry.key in self._changed
             if is_known and self._compares(taped):
                 self._report.missing += 1
-                self._differs("missing", key, ["the call of then is not made now"])
+                self._differs("missing", key, [self._why_then(entry)])
             return
         await self._until_it_rests(playing)
+
+    def _why_then(self, entry: CallBegin) -> str:
+        """What has led to a call of then that is missing now, as far as the tape tells."""
+        key, entries = (entry.handler, entry.key), self._tape.entries
+        for before in reversed(entries[: self._position - 1]):
+            since = entry.at - (time_of(before) or 0.0)
+            match before:
+                case CallEnd() if (call := self._tape.calls.get(before.call)) and call.key == key:
+                    asked = before.requeue if before.retry is None else before.retry
+                    if asked is not None and since >= asked - _FREE_SECONDS:
+                        what = (
+                            "asked for a Requeue after"
+                            if before.retry is None
+                            else "failed, to be retried in"
+                        )
+                        return f"not made now: then, the call before {what} {asked:g} s"
+                case StreamChanges() | StreamList():
+                    found = next((each for each in before.objects if each.key == entry.key), None)
+                    if found is not None:
+                        kind, is_list = self.server.kind_of(before.stream), isinstance(before, StreamList)
+                        what = "was listed" if is_list else "changed" if found.frame else "was deleted"
+                        return f"not made now: then, {kind} {found.key} {what} {since:.3f} s before"
+                case BundleFiles() if before is not self._tape.first_files:
+                    return f"not made now: then, generation {before.generation} came {since:.3f} s before"
+                case CallBegin() if (before.handler, before.key) == key:
+                    break  # it has received what was before
+                case _:
+                    pass
+        return "not made now: what led to it then is not known"
 
     def _replay(self, runtime: "Runtime", key: CallKey) -> bool:
         """Queue an object again that the code of then has received again, as that code was new."""
@@ -325,14 +360,30 @@ class Player:
                 return True
         return False
 
+    def _part(self, runtime: "Runtime", entry: CallBegin) -> bool:
+        """Queue a key again for one of the changes that its last call was made for.
+
+        Then, one of them reached the handler after that call had begun: a cache has a change a moment before
+        its listeners.
+        """
+        key = entry.handler, entry.key
+        slot, merged = runtime.parts.slots.get(entry.handler), self._merged.pop(key, None)
+        if merged is None or not isinstance(slot, ReconcileSlot):
+            return False
+        ended, reasons = merged
+        if entry.at - ended > _LATE_SECONDS:
+            return False
+        slot.add_again(entry.key, reasons)
+        return True
+
     def _forget_initial(self, runtime: "Runtime") -> None:
         """Let the objects with which a segment begins lead to no call: they were there before."""
         for slot in runtime.parts.slots.all():
             for item in slot.queue.snapshot(_MOST_KEYS)[1]:
                 if isinstance(slot, ReconcileSlot):
                     self._unclaimed.add((slot.name, item.key))
-                elif (taken := slot.queue.take_key(item.key)) is not None:
-                    slot.queue.drop(taken)
+                else:
+                    _drop(slot, item.key)
 
     def _started(self, runtime: "Runtime", entry: CallBegin, taped: TapedCall) -> _Playing | None:
         slot = runtime.parts.slots.get(entry.handler)
@@ -354,6 +405,10 @@ class Player:
         """Make the call for an item, as a worker would."""
         assert self._loop is not None
         self._next_call = call
+        self._merged.pop((slot.name, item.key), None)
+        rest = item.value.without_first() if isinstance(slot, ReconcileSlot) else None
+        if rest is not None and taped is not None and taped.end is not None:
+            self._merged[taped.key] = taped.end.at, rest
         if isinstance(slot.workers, AsyncWorkerPool):
             work: asyncio.Future[Any] = self._loop.create_task(_worked(slot, item))
         else:
@@ -524,8 +579,7 @@ class Player:
                 if due > now or item.state is ItemState.BEHIND:
                     continue
                 if _is_own_write(slot, item):
-                    if (taken := slot.queue.take_key(item.key)) is not None:
-                        slot.queue.drop(taken)
+                    _drop(slot, item.key)
                 elif now - max(due, free_since) > _FREE_SECONDS:
                     await self._make_extra(slot, item.key)
 
@@ -553,16 +607,33 @@ class Player:
             }
             return
         await self._drain(runtime, files.generation)
+        # Workers have passed over them by now; new code receives the cache again once nothing waits.
+        for slot in runtime.parts.slots.all():
+            for item in slot.queue.snapshot(_MOST_KEYS)[1]:
+                if not item.is_taken and _is_own_write(slot, item):
+                    _drop(slot, item.key)
         self._place(files.files)
-        reload = asyncio.ensure_future(runtime.reload(asked=True))
-        while not (await asyncio.wait([reload], timeout=_RELOAD_STEP))[0]:
-            await self._pass(self._clock.monotonic() + _RELOAD_STEP)  # it may wait for a time
-        outcome = reload.result()
+        outcome = await self._reloaded(runtime)
         _lift_limit(runtime)
         if str(outcome.result) == "Refused":
             self._report.notes.append(f"{self._time()}: the files of then are refused now: {outcome.message}")
         self._given = True
         await self._settle()
+
+    async def _reloaded(self, runtime: "Runtime") -> Outcome:
+        """Reload at this moment of the tape: the time stands, however long files are read and imported.
+
+        It passes only for a wait that the clock ends, such as for a cache that the tape does not fill.
+        """
+        self._extra_calls += 1
+        number = -self._extra_calls
+        context = copy_context()
+        context.run(current_call.set, number)  # so the clock knows what of the reload sleeps
+        reload = asyncio.get_running_loop().create_task(runtime.reload(asked=True), context=context)
+        while not (await asyncio.wait([reload], timeout=_RELOAD_PATIENCE))[0]:
+            if (due := self._clock.wakes(number)) is not None:
+                await self._pass(due)
+        return reload.result()
 
     async def _drain(self, runtime: "Runtime", generation: int) -> None:
         """Make the calls that the code before a generation makes after its commit, while that code is loaded.
@@ -710,6 +781,12 @@ def _answer_of(recorded: CallRequest) -> KubeObject:
     if isinstance(error, Conflict):
         error.fields, error.managers = answer.get("fields", ()), answer.get("managers", ())
     raise error
+
+
+def _drop(slot: HandlerSlot[Any], key: str) -> None:
+    """Let a key that waits lead to no call."""
+    if (taken := slot.queue.take_key(key)) is not None:
+        slot.queue.drop(taken)
 
 
 def _is_own_write(slot: HandlerSlot[Any], item: Item[str, Any]) -> bool:

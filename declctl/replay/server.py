@@ -156,6 +156,10 @@ class TapeServer:
         scope.version = newer_version(part.version, scope.version)
         scope.listed.set()
 
+    def kind_of(self, stream: int) -> str:
+        """The kind of the objects of a stream."""
+        return self._by_stream[stream].stream.kind
+
     def depart(self, departure: StreamDeparture) -> None:
         """Let the objects of a namespace leave a cache."""
         scope = self._by_stream[departure.stream]

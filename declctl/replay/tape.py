@@ -103,6 +103,11 @@ def read_tape(path: Path, *, until: float | None = None) -> Tape:
             entries = [*before.entries, *(each for each in entries if not _is_snapshot(each))]
     if until is not None:
         entries = [entry for entry in entries if (time_of(entry) or 0.0) <= until]
+    return tape_of(path, header, entries, torn=newest.torn)
+
+
+def tape_of(path: Path, header: RecordingHeader, entries: Sequence[Entry], *, torn: int = 0) -> Tape:
+    """The tape of some entries; `torn`: bytes after them that could not be read."""
     calls: dict[int, TapedCall] = {}
     by_key: defaultdict[CallKey, list[int]] = defaultdict(list)
     for position, entry in enumerate(entries):
@@ -119,7 +124,7 @@ def read_tape(path: Path, *, until: float | None = None) -> Tape:
                 pass
     for positions in by_key.values():
         positions.reverse()
-    return Tape(path, header, entries, newest.torn, calls, dict(by_key))
+    return Tape(path, header, entries, torn, calls, dict(by_key))
 
 
 def _is_snapshot(entry: Entry) -> bool:

@@ -81,6 +81,13 @@ class Reasons(msgspec.Struct):
         events = (*self.events, *newer.events)[:MOST_CAUSES] if newer.events else self.events
         return Reasons(causes, versions, min(times, default=None), events)
 
+    def without_first(self) -> "Reasons | None":
+        """What is left without the oldest change; None if there is no other one, as far as that is known."""
+        causes, versions = dict(islice(self.causes.items(), 1, None)), (self.versions or ())[1:]
+        if not causes and not versions:
+            return None
+        return Reasons(causes or self.causes, versions or None, self.changed_at, self.events)
+
 
 class Admission(Enum):
     """What a gate says of a key whose turn it is."""

@@ -379,6 +379,11 @@ class ReconcileSlot(HandlerSlot[Reasons]):
                     self._keys.add(key, Reasons({cause: None}), Priority.BACKGROUND)
             self.wake()
 
+    def add_again(self, key: str, reasons: Reasons) -> None:
+        """Queue a key for reasons that it was queued for before."""
+        self._keys.add(key, reasons)
+        self.wake()
+
     def add_leftover(self, notification: Notification) -> None:
         """Queue the key of an object outside of the handler's scope that is being deleted. Raises nothing."""
         cause = Cause(str(notification.type), self.binding.plan.resource, notification.key, _OUT_OF_SCOPE)

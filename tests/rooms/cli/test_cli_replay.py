@@ -34,9 +34,18 @@ def test_the_report_of_a_replay(declctl, night, bundle, tmp_path):
     found = declctl("replay", str(night), str(changed.path))
     assert found.status == 1
     assert "copy default/p0: different\n  requeue: 30 s then, 60 s now\n" in found.out
+    assert "  and 1 more like it: default/p1\n" in found.out
     document = declctl("replay", str(night), str(changed.path), "--key", "default/p1", "-o", "json").document
     assert (document["calls"], document["different"], document["alike"]) == (1, 1, False)
     assert [each["key"] for each in document["differences"]] == ["default/p1"]
+
+
+@pytest.mark.parametrize("fault", ["def f(:", "import nothing_like_it"])
+def test_code_that_can_not_run_is_no_difference(declctl, night, tmp_path, fault):
+    """It ends with 2, and the fault has its place."""
+    files = {"manifest.yaml": MANIFEST, "handlers.py": f"{fault}\n{HANDLERS}"}
+    refused = declctl.refused("replay", str(night), str(BundleDir(tmp_path / "faulty", files).path))
+    assert "handlers.py:1:" in refused
 
 
 @pytest.mark.parametrize(

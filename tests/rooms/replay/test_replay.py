@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from declctl.recording.blocks import read_blocks
-from declctl.recording.entries import CallEnd, CallRequest
+from declctl.recording.entries import CallEnd, CallRequest, Entry, ReloadMark, StreamChanges, time_of
 from declctl.replay.differences import ReplayReport
 from declctl.replay.replay import ReplayOptions, replay
-from declctl.replay.tape import read_tape
+from declctl.replay.tape import read_tape, tape_of
 from declctl.testing import BundleDir, ControllerUnderTest, Logged, running, until
 from declctl.testing.controller import CHILDREN
 from tests.rooms.replay.storm import record_storm
@@ -154,6 +154,10 @@ def test_calls_that_are_not_made_and_that_are_new(night: Path, bundle: BundleDir
         **{("extra", "log", f"default/p{number}"): 1 for number in range(3)},
     }
     assert (found.same, found.missing, found.extra) == (7, 3, 3)
+    # Each says what has led to it then.
+    why = [each.details[0] for each in found.differences if each.kind == "missing"]
+    assert why[0].startswith("not made now: then, Pod default/p2 was listed 0.")
+    assert why[1:] == ["not made now: then, the call before asked for a Requeue after 30 s"] * 2
     assert replayed(night, bundle.path, key="default/p0", handler="copy").is_alike
 
 
@@ -178,6 +182,79 @@ def test_a_call_that_asks_for_more_is_answered_by_a_sandbox(night: Path, bundle:
         "PATCH /api/v1/namespaces/default/configmaps/p0-more: only now",
         "DELETE /api/v1/namespaces/default/configmaps/p0-never: only now",
     )
+
+
+STATUS = """
+import declctl
+
+async def copy(request, ctx):
+    if request.obj is not None:
+        await ctx.patch_status(message=f"{request.obj.labels.get('phase')} by one")
+"""
+
+
+def test_a_slow_import_takes_no_time_of_the_recording(bundle: BundleDir, tmp_path: Path) -> None:
+    """New code is there when it was there then, and receives what waited for nothing but own writes."""
+    bundle.write("manifest.yaml", MANIFEST.replace("entryPoint", "status: true, entryPoint"))
+    bundle.write("handlers.py", STATUS)
+    recording = tmp_path / "slow.rec"
+    pods = [pod(f"p{n}", phase="a") for n in range(3)]
+    with running(bundle.path, objects=pods, record=recording) as controller:
+        controller.wait_idle()
+        relabel(controller, "p0", other="x")  # nothing waits for it after this call
+        controller.wait_idle()
+        bundle.write("handlers.py", "import time\ntime.sleep(1.2)\n" + STATUS.replace("by one", "by two"))
+        assert str(controller.reload().result) == "Applied"
+        controller.wait_idle()
+    tape = read_tape(recording)
+    (mark,) = (each for each in tape.entries if isinstance(each, ReloadMark))
+    found = replayed(recording)
+    assert found.marks == [f"{tape.moment(mark.at).isoformat(timespec='milliseconds')}: {mark.line}"]
+    assert found.differences == []
+    assert found.calls >= 7
+    # Other code is called again where that of then was, before what then followed from these calls.
+    bundle.write("handlers.py", STATUS)
+    today = replayed(recording, bundle.path)
+    assert (today.missing, today.extra) == (0, 0)
+
+
+def test_changes_that_came_one_after_the_other_then_are_two_calls(bundle: BundleDir, tmp_path: Path) -> None:
+    """A cache had both before the first call, and its handler had the second one later."""
+    watches = "watches: [{resourceRef: {name: maps}, mapTo: {label: pod}}], entryPoint"
+    bundle.write("manifest.yaml", MANIFEST.replace("entryPoint", watches))
+    bundle.write("handlers.py", STATUS.replace("await ctx.patch_status(", "ctx.memo.update("))
+    labelled = {"apiVersion": "v1", "kind": "ConfigMap"}
+    labelled |= {"metadata": {"name": "m", "namespace": "default", "labels": {"pod": "p0"}}}
+    recording = tmp_path / "two.rec"
+    with running(bundle.path, objects=[pod("p0"), labelled], record=recording) as controller:
+        controller.wait_idle()
+        controller.sandbox.delete("Pod", "p0", "default")
+        controller.wait_idle()
+        controller.sandbox.delete("ConfigMap", "m", "default")
+        controller.wait_idle()
+    tape = read_tape(recording)
+    entries, gone = list(tape.entries), [n for n, each in enumerate(tape.entries) if _has_deleted(each)]
+    # The second deletion goes before the call for the first one.
+    second, moment = entries.pop(gone[1]), entries[gone[0]]
+    assert isinstance(moment, StreamChanges)
+    entries[gone[0] + 1 : gone[0] + 1] = [msgspec.structs.replace(second, at=moment.at)]
+    log = Logged()
+    close = tape_of(
+        recording, tape.header, [_at_most(each, moment.at + 0.001 * n) for n, each in enumerate(entries)]
+    )
+    found = replay(close, ReplayOptions(), log=log, user_log=log.user_logger(), children=CHILDREN)
+    assert found.differences == []
+    assert found.same == len(close.calls) >= 3
+
+
+def _has_deleted(entry: Entry) -> bool:
+    return isinstance(entry, StreamChanges) and any(not each.frame for each in entry.objects)
+
+
+def _at_most(entry: Entry, at: float) -> Entry:
+    """An entry with an earlier time, so that what followed after a pause follows at once."""
+    known = time_of(entry)
+    return entry if known is None or known <= at else msgspec.structs.replace(entry, at=at)
 
 
 def test_a_replay_ends_where_it_is_told(night: Path) -> None:
