@@ -1562,9 +1562,10 @@ def generate_crd(
 ) -> None:
     """Print the CustomResourceDefinition of classes. Their modules are imported in a child process."""
     from declctl.cli.generate.crd import show_definitions
+    from declctl.kit.files import folder_of
 
     place = manifest or Path()
-    show_definitions(classes, folder=place if place.is_dir() else place.parent, output=output)
+    show_definitions(classes, folder=folder_of(place), output=output)
 
 
 @_generate.command("types")

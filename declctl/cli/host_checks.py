@@ -22,6 +22,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from declctl.kit.figures import byte_size
+from declctl.kit.files import folder_of
 
 _LEAST_PYTHON = (3, 11)
 _DISTRIBUTION = "declctl"
@@ -344,7 +345,7 @@ def check_mount(manifest: Path, mountinfo: str) -> Check:
 
     Raises OSError if the manifest can't be looked at.
     """
-    folder = manifest if manifest.is_dir() else manifest.parent
+    folder = folder_of(manifest)
     # The path as given, without its links: ..data of a ConfigMap is one.
     path = folder.absolute() / ("" if manifest.is_dir() else manifest.name)
     alone = mount_of(path, mountinfo)

@@ -29,6 +29,7 @@ from declctl.cli.options import time_limit
 from declctl.errors import UsageError
 from declctl.hooks.loader import withdraw_all
 from declctl.kit import Clock, SystemClock
+from declctl.kit.files import folder_of
 from declctl.manifest import Plan
 from declctl.manifest.values import Address, BadValue, parse_quantity
 from declctl.runtime.checking.preflight_pool import PreflightPool
@@ -224,7 +225,6 @@ def _sandbox(
     # Late: a run in a cluster has no sandbox.
     from declctl.cli.sandbox import (
         DefinitionsInSandbox,
-        folder_of,
         objects_beside,
         of_unchecked_rules,
         read_objects,
@@ -239,7 +239,7 @@ def _sandbox(
     server = stack.enter_context(SandboxThread(garbage_collection=True))
     loaded = server.load(documents)
     if is_followed:
-        folder = folder_of(manifest).absolute()  # handlers may change the working folder of the process
+        folder = folder_of(Path(manifest)).absolute()  # handlers may change the working folder of the process
         stack.enter_context(DefinitionsInSandbox(folder, load=server.load, log=log).following())
     # Definitions beside the manifest are checked with it (DCL126).
     if files and (text := of_unchecked_rules(documents)) is not None:
@@ -324,4 +324,4 @@ def _absolute(path: str) -> str:
 def _folder_of(options: RunOptions) -> Path:
     """The folder of the manifest, where its relative paths begin."""
     path = options.at or Path(options.manifest)
-    return Path() if options.manifest == "-" else path if path.is_dir() else path.parent
+    return Path() if options.manifest == "-" else folder_of(path)

@@ -17,7 +17,7 @@ import yaml
 from declctl.cli.manifest_argument import is_config_map
 from declctl.cli.terminal import line
 from declctl.errors import SandboxError, UsageError
-from declctl.kit.files import OBJECTS_BYTES, READ_SECONDS, read_file, within
+from declctl.kit.files import OBJECTS_BYTES, READ_SECONDS, folder_of, read_file, within
 from declctl.manifest.definition_files import definitions_beside, kind_of, yaml_files
 from declctl.objects import KubeObject
 from declctl.objects.rule_checks import INSTALL, are_unchecked, unchecked
@@ -109,11 +109,6 @@ def read_objects(files: Sequence[str]) -> list[KubeObject]:
     ]
 
 
-def folder_of(manifest: str) -> Path:
-    """The folder of a manifest, which may be given as the folder."""
-    return Path(manifest) if Path(manifest).is_dir() else Path(manifest).parent
-
-
 def objects_beside(manifest: str) -> list[KubeObject]:
     """What a sandbox begins with by itself: the definitions beside a manifest, and the objects of `sandbox/`.
 
@@ -122,7 +117,7 @@ def objects_beside(manifest: str) -> list[KubeObject]:
     """
     if manifest == "-" or is_config_map(manifest):
         return []
-    folder = folder_of(manifest)
+    folder = folder_of(Path(manifest))
     return [
         *definitions_beside(folder),
         *read_objects([str(each) for each in yaml_files(folder / "sandbox")]),

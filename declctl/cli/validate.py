@@ -30,6 +30,7 @@ from declctl.codes import (
     UNKNOWN_OBJECT_FIELD,
 )
 from declctl.errors import ApiError, Forbidden, GroupUnavailable, InvalidRequest, ManifestErrors, NotFound
+from declctl.kit.files import folder_of
 from declctl.manifest import Diagnostic, LoadedManifest, Plan, plan, render_github, render_json
 from declctl.manifest.controller_test import names_test
 from declctl.manifest.definition_files import yaml_files
@@ -80,7 +81,7 @@ def check_all(
 
 def _faults_of_documents(manifest: Path) -> Sequence[Diagnostic]:
     """The faults of ControllerTest documents beside a manifest, and in the folder `tests` there."""
-    folder = manifest if manifest.is_dir() else manifest.parent
+    folder = folder_of(manifest)
     files = [*yaml_files(folder), *yaml_files(folder / "tests")]
     if not (documents := [each for each in files if names_test(each)]):
         return ()

@@ -68,6 +68,11 @@ _hung: set[Path] = set()  # files whose read has timed out in `read_in_time`, an
 _guard = threading.Lock()  # for `_locks` and `_hung`
 
 
+def folder_of(place: Path) -> Path:
+    """A folder itself, and the folder of anything else: a manifest may be given as either."""
+    return place if place.is_dir() else place.parent
+
+
 def read_file(path: str | os.PathLike[str], *, most: int) -> bytes:
     """The content of a regular file of at most `most` bytes.
 

@@ -16,7 +16,7 @@ import msgspec
 
 from declctl import codes
 from declctl.errors import DeclctlError, ManifestErrors
-from declctl.kit.files import OBJECTS_BYTES, read_file
+from declctl.kit.files import OBJECTS_BYTES, folder_of, read_file
 from declctl.kit.text import to_json
 from declctl.manifest.checks.rules import check_alternatives
 from declctl.manifest.checks.structure import check_structure
@@ -827,7 +827,7 @@ class _Check:
             advice = f"paths begin at the folder of this document, {self._folder}"
             self._add(codes.UNREADABLE_TEST_FILE, path, f"{file}: no such file", advice)
             return
-        target = (manifest if manifest.is_dir() else manifest.parent) / name
+        target = folder_of(manifest) / name
         # A new file has the name of the one that it is a copy of: a typo would be in both.
         if target.exists() or not target.parent.is_dir() or FilePath(str(file)).name == target.name:
             return

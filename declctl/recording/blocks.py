@@ -30,7 +30,7 @@ def _as_text(value: object) -> str:
     """Keys may be strings of a class of their own."""
     if isinstance(value, str):
         return str(value)
-    raise NotImplementedError(f"a recording has no {type(value).__name__}")
+    raise TypeError(f"a recording has no {type(value).__name__}")
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_as_text)

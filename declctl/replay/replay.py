@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from declctl.kit.files import folder_of
 from declctl.manifest.definition_files import definitions_beside
 from declctl.objects import KubeObject
 from declctl.recording.entries import RecordedStream
@@ -161,7 +162,7 @@ def _chooser(options: ReplayOptions) -> Callable[[str, str], bool]:
 def _definitions(tape: Tape, manifest: str) -> list[KubeObject]:
     """Definitions of the custom kinds of the tape: those beside the manifest, else some without a schema."""
     path = Path(manifest)
-    found = definitions_beside(path if path.is_dir() else path.parent)
+    found = definitions_beside(folder_of(path))
     there = {(each["spec"]["group"], each["spec"]["names"]["plural"]) for each in found}
     for stream in tape.entries:
         if not isinstance(stream, RecordedStream) or "." not in stream.api_version:

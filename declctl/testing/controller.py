@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, asynccontextmanager, suppress
@@ -29,6 +30,7 @@ from declctl import codes
 from declctl.errors import DeclctlError, UsageError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import AdvancingClock, Clock, Standstill
+from declctl.kit.files import folder_of
 from declctl.kit.pending import ItemState
 from declctl.manifest.definition_files import definitions_beside
 from declctl.objects import KubeObject
@@ -246,7 +248,7 @@ class CallRecorder(TapListener):
             )
 
 
-class HostedController:
+class HostedController(ABC):
     """A controller in threads of this process, over any API server; what all stages of tests share.
 
     - `manifest`: a file or a folder; a text of several lines is the manifest itself, without handler files.
@@ -297,9 +299,9 @@ class HostedController:
         """What makes the recorder of the process; None, the default, for none."""
         return None
 
+    @abstractmethod
     async def connect(self) -> Client:
         """A client of the API server, which the controller closes. On the machinery loop."""
-        raise NotImplementedError
 
     def newest_version(self, *, known: int = 0) -> int | None:  # noqa: ARG002 - for servers that have one
         """The newest version of the API server; None if it is not known. Watches are woken up to it.
@@ -774,7 +776,7 @@ class ControllerUnderTest(HostedController):
         """The definitions beside the manifest that neither the sandbox has nor the test gives."""
         given = [*self._objects, *self.sandbox.objects(_DEFINITION)]
         known = {each["metadata"]["name"] for each in given if each.get("kind") == _DEFINITION}
-        found = definitions_beside(path if path.is_dir() else path.parent)
+        found = definitions_beside(folder_of(path))
         return [each for each in found if each["metadata"]["name"] not in known]
 
     async def _at_rest(self, version: int) -> tuple[bool, bool]:

@@ -7,7 +7,7 @@ import msgspec
 
 from declctl import codes
 from declctl.errors import ManifestErrors, UsageError
-from declctl.kit.files import OBJECTS_BYTES, read_file, shown
+from declctl.kit.files import OBJECTS_BYTES, folder_of, read_file, shown
 from declctl.manifest.controller_test import LoadedTest, defined_kinds, load_tests, names_test
 from declctl.manifest.definition_files import definitions_beside
 from declctl.manifest.diagnostics import Diagnostic, in_order
@@ -34,7 +34,7 @@ class BundleUnderTest(msgspec.Struct, frozen=True):
     @property
     def folder(self) -> Path:
         """The folder of the manifest and the handlers."""
-        return self.path if self.path.is_dir() else self.path.parent
+        return folder_of(self.path)
 
     @property
     def handlers(self) -> Sequence[str]:
@@ -56,6 +56,12 @@ class BundleUnderTest(msgspec.Struct, frozen=True):
                 yield GroupVersionKind.of(each.api_version, each.kind)
         for handler in self.controller.handlers:
             yield from handler.applies
+
+
+def objects_of(file: Path) -> Sequence[KubeObject]:
+    """All documents of a file of objects. Raises OSError, and SandboxError with the place of a fault."""
+    found = read_documents(read_file(file, most=OBJECTS_BYTES), name=shown(file))
+    return [each for each in found if isinstance(each, dict)]
 
 
 class DocumentSurroundings:
@@ -83,15 +89,14 @@ class DocumentSurroundings:
 
     def objects(self, file: Path) -> Sequence[KubeObject]:
         """All documents of a file of objects. Raises OSError, and SandboxError with the place of a fault."""
-        found = read_documents(read_file(file, most=OBJECTS_BYTES), name=shown(file))
-        return [each for each in found if isinstance(each, dict)]
+        return objects_of(file)
 
     def _read(self, path: Path) -> BundleUnderTest:
         key = path.resolve()
         if key not in self._bundles:
             loaded = load_beside(str(path))
-            folder = path if path.is_dir() else path.parent
-            self._bundles[key] = BundleUnderTest(path, loaded.controller, definitions_beside(folder))
+            definitions = definitions_beside(folder_of(path))
+            self._bundles[key] = BundleUnderTest(path, loaded.controller, definitions)
         return self._bundles[key]
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from declctl.errors import NotSynced, SandboxError
 from declctl.kit import AdvancingClock
+from declctl.kit.files import folder_of
 from declctl.manifest.controller_test import DEFAULT_NAMESPACE
 from declctl.manifest.values import Json
 from declctl.objects import GroupVersionKind, KubeObject
@@ -71,7 +72,7 @@ class TestingStage(ABC):
 
     def replace(self, files: Mapping[str, Path]) -> None:
         """Replace files of the folder of the manifest, of which there is a copy."""
-        folder = self._manifest if self._manifest.is_dir() else self._manifest.parent
+        folder = folder_of(self._manifest)
         for name, file in files.items():
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ from declctl.errors import ManifestErrors
 from declctl.hooks.bundle import Bundle, closure, reached
 from declctl.hooks.classes import kind_of_class
 from declctl.kit import files as reader
-from declctl.kit.files import Lookups, PathKind, is_exhausted, is_folder
+from declctl.kit.files import Lookups, PathKind, folder_of, is_exhausted, is_folder
 from declctl.manifest import LoadedManifest, ManifestSource, load
 from declctl.manifest.checks.types import ClassReader
 from declctl.manifest.model import ControllerSpec, in_namespace
@@ -364,7 +364,7 @@ def load_beside(manifest: str, *, at: Path | None = None) -> LoadedManifest:
     Raises ManifestErrors.
     """
     place = Path(manifest) if at is None else at
-    read = class_reader((place if place.is_dir() else place.parent).absolute())
+    read = class_reader(folder_of(place).absolute())
 
     def classes(entry: EntryPoint) -> DeclaredKind:
         try:

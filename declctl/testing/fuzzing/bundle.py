@@ -9,7 +9,6 @@ import msgspec
 from msgspec import structs
 
 from declctl.errors import ManifestErrors, UsageError
-from declctl.kit.files import OBJECTS_BYTES, read_file, shown
 from declctl.manifest import plan
 from declctl.manifest.definition_files import definitions_beside, yaml_files
 from declctl.manifest.diagnostics import did_you_mean
@@ -21,7 +20,7 @@ from declctl.runtime.checking.check import check
 from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.sandbox.kinds import BUILT_IN, ServedKind, established
 from declctl.sandbox.kinds import kinds_of as kinds_of_definition
-from declctl.sandbox.validation import read_documents
+from declctl.testing.documents import objects_of
 
 _NAMES: Final = ("a", "b")
 _OTHER_NAMESPACE: Final = "other"
@@ -174,9 +173,7 @@ def _handlers(planned: Plan, name: str | None) -> Sequence[HandlerPlan]:
 
 def _objects_beside(folder: Path) -> Iterable[KubeObject]:
     for path in yaml_files(folder / "sandbox"):
-        for each in read_documents(read_file(path, most=OBJECTS_BYTES), name=shown(path)):
-            if isinstance(each, dict):
-                yield each
+        yield from objects_of(path)
 
 
 def _served(resource: ResourcePlan, served: Iterable[ServedKind]) -> ServedKind:

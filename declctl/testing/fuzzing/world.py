@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -248,10 +249,7 @@ class World:
         self._end({"apply": obj})
 
     def _edit(self, step: lives.Edit) -> None:
-        patch: Any = step.value
-        for name in reversed(step.path):
-            patch = {name: patch}
-        self._patch(self._primary(step.primary), patch)
+        self._patch(self._primary(step.primary), _at(step.path, step.value))
 
     def _edit_child(self, step: lives.ChildEdit) -> None:
         children = self._watched_children()
@@ -261,10 +259,7 @@ class World:
         fields = list(_changeable(child))
         if fields:
             steps, value = fields[step.field % len(fields)]
-            patch: Any = _other(value)
-            for name in reversed(steps):
-                patch = {name: patch}
-            self._patch(id_of(child), patch)
+            self._patch(id_of(child), _at(steps, _other(value)))
 
     def _write_status(self, step: lives.ChildStatus) -> None:
         found = [each for each in self._children(surroundings=True) if _status(each, step.state) is not None]
@@ -465,6 +460,11 @@ def _changeable(child: KubeObject) -> Iterator[tuple[Steps, Any]]:
             )
             if is_plain and steps[0] not in ("status", "metadata"):
                 yield steps, value
+
+
+def _at(steps: Sequence[str], value: object) -> object:
+    """A merge patch that sets a value at a path."""
+    return reduce(lambda patch, name: {name: patch}, reversed(steps), value)
 
 
 def _other(value: object) -> object:
