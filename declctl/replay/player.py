@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from declctl.errors import Conflict, StatusError, Unreachable, from_status
+from declctl import errors
+from declctl.errors import Conflict, StatusError, from_status
 from declctl.informer.informer import SharedIndexInformer
 from declctl.kit.key_queue import Item
 from declctl.kit.pending import ItemState
 from declctl.kit.worker_pool import AsyncWorkerPool
 from declctl.manifest.plan import WatchKey
 from declctl.objects import Codec, KubeObject, RequestSender
-from declctl.objects.api_path import parse_api_path
+from declctl.objects.api_path import is_about_secrets, parse_api_path
 from declctl.recording.entries import (
     BundleFiles,
     CallBegin,
@@ -44,6 +45,7 @@ from declctl.recording.entries import (
     time_of,
 )
 from declctl.replay.clock import ReplayClock
+from declctl.replay.clients import MarkedRequests
 from declctl.replay.differences import (
     CallDifference,
     ReplayReport,
@@ -51,7 +53,7 @@ from declctl.replay.differences import (
     compare_ends,
     compare_writes,
 )
-from declctl.replay.server import TapeServer, TapeSource
+from declctl.replay.server import TapeServer, TapeSource, readable_secrets
 from declctl.replay.tape import CallKey, Tape, TapedCall, TapedRequest
 from declctl.runtime.handling.handler_slot import HandlerSlot
 from declctl.runtime.reconciling.reconcile_slot import ReconcileSlot
@@ -59,6 +61,7 @@ from declctl.runtime.recorder import CommittedFiles, EndedCall, current_call
 from declctl.runtime.recording import SentRequest, hidden_body
 from declctl.runtime.reloading.changes import Outcome
 from declctl.sandbox import Sandbox
+from declctl.transport.official import ClientObserver
 from declctl.workqueue import Reasons
 
 if TYPE_CHECKING:  # `replay` makes it
@@ -153,6 +156,7 @@ class Player:
         # A synchronous call that waits for the tape keeps its thread.
         self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="declctl-replay")
         self._began = 0.0
+        self._noted: set[str] = set()  # texts
 
     # Recorder
 
@@ -173,6 +177,10 @@ class Player:
         """A sender that answers from the tape."""
         self._sender = sender
         return _TapeSender(self)
+
+    def client_observer(self) -> ClientObserver:
+        """What marks the requests of official clients."""
+        return MarkedRequests()
 
     def committed(self, files: CommittedFiles) -> None:
         """No effect: the player has made the reload."""
@@ -654,11 +662,31 @@ class Player:
 
     # Requests
 
-    async def answer(self, request: SentRequest) -> KubeObject:
-        """Answer a request of a call, or of declctl itself."""
-        playing = self._playing.get(current_call.get())
+    async def answer(self, request: SentRequest, call: int) -> KubeObject:
+        """Answer a request of a call, or of declctl itself (0). Raises the error of then."""
+        playing = self._playing.get(call)
         if playing is None:
             return await self._unrecorded(request)
+        taped = await self._taped(playing, request)
+        return taped if isinstance(taped, dict) else _answer_of(taped)
+
+    async def answer_client(self, request: SentRequest, call: int) -> tuple[int, Any]:
+        """Status and document for a request of an official client; 0 for no answer. Raises StatusError."""
+        playing = self._playing.get(call)
+        if playing is None:
+            self.note(f"{request.method} {request.path} of a client belongs to no call: nothing is stored")
+            return 200, await self._dry_run(request)
+        taped = await self._taped(playing, request)
+        return (200, taped) if isinstance(taped, dict) else (taped.status, _readable(taped))
+
+    def note(self, text: str) -> None:
+        """Say something once, with its first time."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self._report.notes.append(f"{self._time()}: {text}")
+
+    async def _taped(self, playing: _Playing, request: SentRequest) -> CallRequest | KubeObject:
+        """The request of then, when the tape has come to its answer; else the answer of the sandbox."""
         body = b"" if request.body is None else hidden_body(request.path, msgspec.json.encode(request.body))
         content = RequestContent.of(request.method, request.path, request.params, body)
         playing.made.append(content)
@@ -679,7 +707,7 @@ class Player:
             playing.asked.append((found.position, waiter))
             playing.rests.set()
             await waiter
-        return _answer_of(found.request)
+        return found.request
 
     async def _unrecorded(self, request: SentRequest) -> KubeObject:
         """What declctl asks for itself, such as to post an Event: nothing is stored."""
@@ -739,7 +767,8 @@ class _TapeSender:
         body: KubeObject | Sequence[KubeObject] | None = None,
         content_type: str = "application/json",
     ) -> KubeObject:
-        return await self._player.answer(SentRequest(method, path, params, body, content_type))
+        request = SentRequest(method, path, params, body, content_type)
+        return await self._player.answer(request, current_call.get())
 
 
 def _lift_limit(runtime: "Runtime") -> None:
@@ -770,17 +799,23 @@ def _is_behind(informer: SharedIndexInformer) -> bool:
 
 def _answer_of(recorded: CallRequest) -> KubeObject:
     """The recorded answer, or its error."""
-    answer = msgspec.json.decode(recorded.answer)
-    if recorded.status == 200:
+    answer = _readable(recorded)
+    if 0 < recorded.status < 300:
         return answer
     if not recorded.status:
-        raise Unreachable(str(answer.get("message")))
+        raise getattr(errors, answer["type"])(answer["message"])
     error: StatusError = from_status(
         recorded.status, answer["reason"], answer["message"], retry_after=answer.get("retryAfter")
     )
     if isinstance(error, Conflict):
         error.fields, error.managers = answer.get("fields", ()), answer.get("managers", ())
     raise error
+
+
+def _readable(recorded: CallRequest) -> Any:
+    """The recorded document. Hidden values of Secrets are base64, as code expects them."""
+    answer = msgspec.json.decode(recorded.answer)
+    return readable_secrets(answer) if is_about_secrets(recorded.path) else answer
 
 
 def _drop(slot: HandlerSlot[Any], key: str) -> None:

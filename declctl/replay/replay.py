@@ -15,6 +15,7 @@ from declctl.manifest.definition_files import definitions_beside
 from declctl.objects import KubeObject
 from declctl.recording.entries import RecordedStream
 from declctl.replay.client import TapeClient
+from declctl.replay.clients import ClientAnswers
 from declctl.replay.clock import ReplayClock
 from declctl.replay.differences import ReplayReport
 from declctl.replay.player import Player
@@ -125,6 +126,7 @@ class _Replay:
     async def _connect(self) -> TapeClient:
         sandbox = self._player.sandbox = Sandbox()
         await sandbox.start()
+        sandbox.intercept(ClientAnswers(self._player))
         sandbox.load(_definitions(self._tape, self._manifest))
         self._player.prepare()
         client = await TapeClient.from_kubeconfig_dict(sandbox.kubeconfig(), clock=self._clock)

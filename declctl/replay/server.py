@@ -40,6 +40,7 @@ from declctl.recording.entries import (
     StreamObject,
 )
 
+_READABLE = base64.b64encode(HIDDEN.encode()).decode()
 State = tuple[str, bytes]
 """The revision and the JSON of an object."""
 
@@ -228,7 +229,9 @@ class TapeServer:
     def _state(self, stream: int, of: StreamObject) -> State:
         raw = self._readers[stream].decode(of.frame)
         declared = self._by_stream[stream].stream
-        return of.revision, _readable_secret(raw) if is_secret(declared.api_version, declared.kind) else raw
+        if is_secret(declared.api_version, declared.kind):
+            raw = msgspec.json.encode(readable_secrets(msgspec.json.decode(raw)))
+        return of.revision, raw
 
 
 class TapeSource:
@@ -380,12 +383,13 @@ def _at_version(raw: bytes, revision: str) -> bytes:
     return msgspec.json.encode(obj)
 
 
-def _readable_secret(raw: bytes) -> bytes:
-    """A Secret whose hidden values are base64, as handlers expect them."""
-    obj = msgspec.json.decode(raw)
-    data = obj.get("data")
-    if not isinstance(data, dict):
-        return raw
-    hidden = base64.b64encode(HIDDEN.encode()).decode()
-    obj["data"] = {name: hidden if value == HIDDEN else value for name, value in data.items()}
-    return msgspec.json.encode(obj)
+def readable_secrets(document: Any) -> Any:
+    """A Secret, or a list of them, whose hidden values are base64, as code expects them. Changes it."""
+    if not isinstance(document, dict):
+        return document
+    found = cast("dict[str, Any]", document)
+    if isinstance(found.get("items"), list):
+        found["items"] = [readable_secrets(each) for each in found["items"]]
+    if isinstance(data := found.get("data"), dict):
+        found["data"] = {name: _READABLE if value == HIDDEN else value for name, value in data.items()}
+    return found

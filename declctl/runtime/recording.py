@@ -13,15 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 import declctl
-from declctl.errors import ApiError, Conflict, StatusError
+from declctl.errors import Conflict, DeclctlError, StatusError, Unreachable
 from declctl.informer.informer import SharedIndexInformer, ignore_batch
 from declctl.informer.queues.real_fifo import Batch, Bookmark, Departure, Replacement, SyncAll
 from declctl.kit import Clock, yield_interpreter
-from declctl.kit.secret_values import is_secret, secret_values, without_values
+from declctl.kit.secret_values import HIDDEN, is_secret, secret_values, without_values
 from declctl.manifest import Plan
 from declctl.manifest.plan import WatchKey
 from declctl.objects import Codec, DeltaType, GroupVersionKind, HeldObject, KubeObject, Record, RequestSender
@@ -47,11 +48,13 @@ from declctl.recording.writer import RecordingWriter
 from declctl.runtime.log import Log
 from declctl.runtime.recorder import CommittedFiles, EndedCall, current_call
 from declctl.transport import Client
+from declctl.transport.official import ClientRequest
 
 _OBJECTS_OF_AN_ENTRY = 500  # of a list, which is packed in slices
 _GONE = DeltaType.DELETED
 _HIDDEN_OBJECT = b'{"metadata":{}}'  # of a Secret that can't be read
 _NO_PARAMS: Mapping[str, str] = {}
+_json = msgspec.json.encode
 
 
 class _Stream:
@@ -172,20 +175,18 @@ class FileRecorder:
         """Record an attempt to reload."""
         self._writer.add(ReloadMark(self._now(), result, generation, line))
 
-    def requested(self, call: int, request: "SentRequest", status: int, answer: Any) -> None:
-        """Record a request of a call with its answer. On the machinery loop."""
-        # At once, as the caller may change them.
+    def client_observer(self) -> "_ClientRequests":
+        """What records the requests of official clients that belong to calls."""
+        return _ClientRequests(self)
+
+    def requested(self, call: int, request: "SentRequest", status: int, answer: bytes) -> None:
+        """Record a request of a call with its answer, which is JSON."""
+        # At once, as the caller may change it.
         body = b"" if request.body is None else msgspec.json.encode(request.body)
+        params = dict(request.params)
+        content_type = request.content_type
         entry = CallRequest(
-            self._now(),
-            call,
-            request.method,
-            request.path,
-            dict(request.params),
-            request.content_type,
-            body,
-            status,
-            msgspec.json.encode(answer),
+            self._now(), call, request.method, request.path, params, content_type, body, status, answer
         )
         self._add(_Quoting(entry))
 
@@ -345,13 +346,53 @@ class _RecordedSender:
         try:
             answer = await send()
         except StatusError as refused:
-            self._recorder.requested(call, request, refused.code, _document_of(refused))
+            self._recorder.requested(call, request, refused.code, _json(_document_of(refused)))
             raise
-        except ApiError as fault:
-            self._recorder.requested(call, request, 0, {"type": type(fault).__name__, "message": str(fault)})
+        except DeclctlError as fault:
+            self._recorder.requested(call, request, 0, _no_answer(fault))
             raise
-        self._recorder.requested(call, request, 200, answer)
+        self._recorder.requested(call, request, 200, _json(answer))
         return answer
+
+
+class _ClientRequests:
+    """Records the requests of official clients that belong to calls (`ClientObserver`). From any thread."""
+
+    def __init__(self, recorder: FileRecorder) -> None:
+        self._recorder = recorder
+
+    def headers(self) -> Mapping[str, str]:
+        """None."""
+        return {}
+
+    def answered(self, request: ClientRequest, status: int, body: bytes) -> None:
+        """Record a whole answer, or that there is none."""
+        call = current_call.get()
+        if call:
+            answer = _json_or_text(body) if status else _no_answer(Unreachable(body.decode()))
+            self._recorder.requested(call, request_of_client(request), status, answer)
+
+
+def request_of_client(request: ClientRequest) -> SentRequest:
+    """A request of an official client, as those of declctl are. A body that is no JSON is a text."""
+    parts, body = urlsplit(request.url), request.body
+    content = body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else b""
+    params = dict(parse_qsl(parts.query, keep_blank_values=True))
+    document = msgspec.Raw(_json_or_text(content)) if content else None
+    return SentRequest(request.method, parts.path, params, document, request.content_type)
+
+
+def _json_or_text(content: bytes) -> bytes:
+    """JSON as it is, and all else as a JSON string."""
+    try:
+        msgspec.json.decode(content, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return _json(content.decode("utf-8", "replace"))
+    return content
+
+
+def _no_answer(fault: DeclctlError) -> bytes:
+    return _json({"type": type(fault).__name__, "message": str(fault)})
 
 
 def _document_of(refused: StatusError) -> dict[str, Any]:
@@ -395,7 +436,7 @@ def _without_values(document: Any) -> Any:
     if isinstance(document, list):  # a JSON patch
         return [{**cast("dict[str, Any]", each), "value": "(hidden)"} for each in cast("list[Any]", document)]
     if not isinstance(document, dict):
-        return document
+        return HIDDEN if isinstance(document, str) else document  # such as YAML
     found = cast("dict[str, Any]", document)
     if isinstance(found.get("items"), list):
         found["items"] = [_without_values(each) for each in found["items"]]
