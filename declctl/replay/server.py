@@ -215,13 +215,16 @@ class TapeServer:
             if is_wider and (metadata_only or not stream.metadata_only):
                 return TapeSource(each, _selecting(namespace, labels, fields), projection)
         where = f" in {namespace}" if namespace else ""
-        self.unknown[f"{gvk}{where}{f' [{labels or fields}]' if labels or fields else ''}"] = None
+        what = f"{gvk}{where}{f' [{labels or fields}]' if labels or fields else ''}"
         nothing = TapeScope(
             RecordedStream(0, *wanted, namespace, labels, fields, "", metadata_only, "", True, [])
         )
         nothing.listed.set()
         nothing.version = "1"
-        return TapeSource(nothing, None, projection)
+        # A list alone looks for finalizers of old code in the whole cluster: no cache misses it.
+        return TapeSource(
+            nothing, None, projection, on_watch=lambda: self.unknown.setdefault(what, None)
+        )
 
     def _sources(self) -> Iterable["TapeSource"]:
         return [source for scope in self._scopes.values() for source in scope.sources]
@@ -238,9 +241,14 @@ class TapeSource:
     """A source that lists and watches a scope (`informer.Source`). It never ends a watch by itself."""
 
     def __init__(
-        self, scope: TapeScope, selects: Callable[[str, bytes], bool] | None, projection: Projection
+        self,
+        scope: TapeScope,
+        selects: Callable[[str, bytes], bool] | None,
+        projection: Projection,
+        on_watch: Callable[[], object] = lambda: None,
     ) -> None:
         self.projection = projection
+        self._on_watch = on_watch
         self._scope = scope
         self._selects = selects
         self._there: set[str] = set()  # the keys that the watch has, if not all are selected
@@ -289,6 +297,7 @@ class TapeSource:
     ) -> AsyncGenerator[Sequence[WatchEvent], None]:
         """The changes of the scope since the last list or watch."""
         self._has_listed = False
+        self._on_watch()
         try:
             self._watches = True
             yield []

@@ -62,7 +62,7 @@ async def declctl_reconcile(request, ctx):
     await ctx.apply({**secret, "data": {"password": password}, "stringData": {"by": "mark-by-apply"}})
     assert await ctx.get("v1/ConfigMap", "nobody") is None
     read = await CoreV1Api(ctx.client).read_namespaced_secret("login", request.namespace)
-    await ctx.patch_status(ready=len(named), message="one", secret=len(read.data))
+    await ctx.patch_status(ready=len(named), secret=len(read.data))
     ctx.record_event(shop, "Served", f"with {password}")
     if shop.name == "a":
         return declctl.Requeue(after=1.5)
@@ -80,8 +80,9 @@ def note(change, ctx):
 
 
 def tally(schedule, ctx):
-    found = {**map_of("tally"), "data": {"shops": str(len(ctx.listers["shops"].list()))}}
-    ctx.sync.apply({**found, "metadata": {"name": "tally", "namespace": "NAMESPACE"}})
+    maps = kubernetes.client.CoreV1Api(ctx.sync_client).list_namespaced_config_map("NAMESPACE")
+    data = {"maps": str(len(maps.items)), "shops": str(len(ctx.listers["shops"].list())), "by": "one"}
+    ctx.sync.apply({**map_of("tally"), "metadata": {"name": "tally", "namespace": "NAMESPACE"}, "data": data})
 
 
 def map_of(name):
@@ -139,9 +140,12 @@ def test_a_night_is_the_same_again(cluster: Cluster, namespace: str, shops: str,
     def edit(name: str, **spec: Any) -> None:
         rest.request("PATCH", f"{shops}/{name}", {"spec": spec}, media=MERGE)
 
-    def status(name: str) -> dict[str, Any]:
-        found = rest.request("GET", f"{shops}/{name}").get("status", {})
-        return {field: found.get(field) for field in ("ready", "message")}
+    def ready(name: str) -> Any:
+        return rest.request("GET", f"{shops}/{name}").get("status", {}).get("ready")
+
+    def is_tallied_by(edition: str) -> bool:
+        found = rest.list("configmaps", namespace)
+        return any(each.get("data", {}).get("by") == edition for each in found)
 
     login = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"}}
     secrets = f"/api/v1/namespaces/{namespace}/secrets"
@@ -152,24 +156,25 @@ def test_a_night_is_the_same_again(cluster: Cluster, namespace: str, shops: str,
         kubeconfig = tmp_path / "through"
         kubeconfig.write_text(yaml.safe_dump(through))
         with Declctl(bundle.path, "--record", str(recording), kubeconfig=kubeconfig) as declctl:
-            until("they are served", lambda: [status(name)["ready"] for name in "ab"] == [2, 1])
+            until("they are served", lambda: [ready(name) for name in "ab"] == [2, 1])
             create("c", maps=1, fails=2)
             edit("a", maps=1)
             until("one is pruned", lambda: not rest.is_there("configmaps", "a-1", namespace))
             rest.patch("configmaps", "a-0", {"metadata": {"labels": {"refused": "x"}}}, namespace)
-            until("the third is served", lambda: status("c")["ready"] == 1)
-            bundle.edit("handlers.py", 'message="one"', 'message="two"')
-            until("the new code is in use", lambda: {status(name)["message"] for name in "abc"} == {"two"})
+            until("the third is served", lambda: ready("c") == 1)
+            until("the schedule is called", lambda: is_tallied_by("one"))
+            bundle.edit("handlers.py", '"by": "one"', '"by": "two"')
+            until("the new code is in use", lambda: is_tallied_by("two"))
             line.cut()
             rest.request("DELETE", f"{shops}/b")
             edit("c", maps=3)
             line.mend()
-            until("the line is there", lambda: status("c")["ready"] == 3)
+            until("the line is there", lambda: ready("c") == 3)
             rest.request("PATCH", f"{secrets}/login", {"data": {"more": _encoded("mark-by-watch-too")}}, media=MERGE)
             until("it is finalized", lambda: not rest.is_there("secrets", "b-login", namespace))
             cluster.forget()  # all lists come again
             edit("a", maps=2)
-            until("it goes on", lambda: status("a")["ready"] == 2)
+            until("it goes on", lambda: ready("a") == 2)
             for name in "ac":
                 rest.request("DELETE", f"{shops}/{name}")
             until("they are gone", lambda: not rest.request("GET", shops)["items"])
@@ -180,3 +185,21 @@ def test_a_night_is_the_same_again(cluster: Cluster, namespace: str, shops: str,
     assert (code, found["notes"], found["reloads"]) == (0, [], 1)
     assert found["calls"] == found["same"] > 20
     assert found["writes"] == found["writesAlike"] > 20
+    # Today's code is that of the end of the night, but for two handlers.
+    bundle.edit("handlers.py", 'raise declctl.Terminal("refused")', "pass")
+    bundle.edit("handlers.py", '{"n": str(n)}', '{"n": str(n) if shop.name != "c" else "x"}')
+    code, found = _replayed(recording, str(bundle.path))
+    assert (code, found["notes"]) == (1, [])
+    details: dict[tuple[str, str], set[str]] = {}
+    for each in found["differences"]:
+        details.setdefault((each["handler"], each["key"]), set()).update(each["details"])
+    path = f"PATCH /api/v1/namespaces/{namespace}/configmaps/"
+    written = {f"{path}c-{n}: data.n was {n} and is x" for n in range(3)}
+    noted = {"outcome: retried (Terminal: refused) then, succeeded now"}
+    retried = "not made now: then, the call before failed, to be retried in "
+    again = {f"{path}c-{n}: only now" for n in range(3)}  # it was there already then
+    assert written <= details.pop(("shop", f"{namespace}/c")) <= written | again
+    found_notes = details.pop(("note", f"{namespace}/a-0"))
+    assert noted == {each for each in found_notes if not each.startswith(retried)}
+    assert {handler for handler, _ in details} == {"tally"}
+    assert set.union(*details.values()) == {f"{path}tally: data.by was one and is two"}
