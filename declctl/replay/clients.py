@@ -1,6 +1,6 @@
 """Requests of official clients in a replay: they reach the sandbox by HTTP, and the player answers them.
 
-A client marks each request with its call, by a header. So a call gets the answers of then by `ctx.client`, too.
+A client marks each request with its call, by a header. So `ctx.client` gets the answers of then, too.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class ClientAnswers:
         if call is None:
             return None
         if any(url.query.get(name) in ("true", "1") for name in _STREAMS) or "Upgrade" in request.headers:
-            self._player.note(f"{request.method} {url.raw_path} of a client is a stream, which no recording has")
+            self._player.note(f"{request.method} {url.raw_path} of a client: no recording has such a stream")
             return None
         content_type = request.headers.get("Content-Type", "")
         sent = ClientRequest(request.method, str(url), content_type, await request.read())

@@ -36,7 +36,6 @@ from declctl.recording.entries import (
     CallEnd,
     CallRequest,
     FrameDictionary,
-    RecordedStream,
     RecordingGap,
     ReloadMark,
     StreamChanges,
@@ -44,8 +43,9 @@ from declctl.recording.entries import (
     StreamList,
     time_of,
 )
-from declctl.replay.clock import ReplayClock
+from declctl.replay.causes import Causes
 from declctl.replay.clients import MarkedRequests
+from declctl.replay.clock import ReplayClock
 from declctl.replay.differences import (
     CallDifference,
     ReplayReport,
@@ -134,6 +134,9 @@ class Player:
         self._next_call = 0  # the number of the call that is about to begin
         self._extra_calls = 0  # their numbers are negative
         self._playing: dict[int, _Playing] = {}
+        self._begun: dict[int, CallKey] = {}  # calls of then that have not ended then
+        self._causes = Causes()
+        self._files = tape.first_files  # of the generation of then
         self._position = 0  # of the tape
         self._given = False  # the server has changed since the caches have settled
         self._touched_at = 0.0
@@ -198,9 +201,8 @@ class Player:
         """Know all streams of the tape, before a cache asks for one. On the machinery loop."""
         self._loop = asyncio.get_running_loop()
         self._clock.on_sleep = self._rests
-        for entry in self._tape.entries:
-            if isinstance(entry, RecordedStream):
-                self.server.declare(entry)
+        for stream in self._tape.streams:
+            self.server.declare(stream)
 
     async def play(self, runtime: "Runtime") -> None:
         """Play all entries, and compare."""
@@ -229,9 +231,8 @@ class Player:
                 case StreamList():
                     self._take(entry)
                     if not entry.more:
-                        await (
-                            self._settle()
-                        )  # a cache that fills now must not get what comes later as a part of it
+                        # A cache that fills now must not get what comes later as a part of it.
+                        await self._settle()
                 case _:
                     self._take(entry)
         for playing in tuple(self._playing.values()):
@@ -249,8 +250,12 @@ class Player:
                 if not self._tape.is_whole:
                     self._changed.update(each.key for each in entry.objects)
                 self.server.change(entry)
+                self._causes.change(self.server.kind_of(entry.stream), entry)
+            case StreamList() if entry.snapshot and self._position > self._tape.second:
+                pass  # of caches that are known
             case StreamList():
                 self.server.list(entry)
+                self._causes.change(self.server.kind_of(entry.stream), entry)
             case StreamDeparture():
                 self.server.depart(entry)
             case _:
@@ -302,11 +307,14 @@ class Player:
     # Calls
 
     async def _begin(self, runtime: "Runtime", entry: CallBegin) -> None:
-        taped, key = self._tape.calls[entry.call], (entry.handler, entry.key)
+        key = self._begun[entry.call] = entry.handler, entry.key
+        why = self._causes.of(entry)
+        self._causes.begin(entry)
         self._count_running(runtime, entry.handler, 1)
         if entry.call in self._drained:
             return
-        self._tape.by_key[key].pop()
+        taped = self._tape.call(entry.call)
+        self._tape.begins[key] -= 1
         await self._settle()
         if self._begins_amid:
             self._begins_amid = False
@@ -323,38 +331,9 @@ class Player:
             is_known = self._tape.is_whole or entry.key in self._changed
             if is_known and self._compares(taped):
                 self._report.missing += 1
-                self._differs("missing", key, [self._why_then(entry)])
+                self._differs("missing", key, [f"not made now: {why}"])
             return
         await self._until_it_rests(playing)
-
-    def _why_then(self, entry: CallBegin) -> str:
-        """What has led to a call of then that is missing now, as far as the tape tells."""
-        key, entries = (entry.handler, entry.key), self._tape.entries
-        for before in reversed(entries[: self._position - 1]):
-            since = entry.at - (time_of(before) or 0.0)
-            match before:
-                case CallEnd() if (call := self._tape.calls.get(before.call)) and call.key == key:
-                    asked = before.requeue if before.retry is None else before.retry
-                    if asked is not None and since >= asked - _FREE_SECONDS:
-                        what = (
-                            "asked for a Requeue after"
-                            if before.retry is None
-                            else "failed, to be retried in"
-                        )
-                        return f"not made now: then, the call before {what} {asked:g} s"
-                case StreamChanges() | StreamList():
-                    found = next((each for each in before.objects if each.key == entry.key), None)
-                    if found is not None:
-                        kind, is_list = self.server.kind_of(before.stream), isinstance(before, StreamList)
-                        what = "was listed" if is_list else "changed" if found.frame else "was deleted"
-                        return f"not made now: then, {kind} {found.key} {what} {since:.3f} s before"
-                case BundleFiles() if before is not self._tape.first_files:
-                    return f"not made now: then, generation {before.generation} came {since:.3f} s before"
-                case CallBegin() if (before.handler, before.key) == key:
-                    break  # it has received what was before
-                case _:
-                    pass
-        return "not made now: what led to it then is not known"
 
     def _replay(self, runtime: "Runtime", key: CallKey) -> bool:
         """Queue an object again that the code of then has received again, as that code was new."""
@@ -498,10 +477,11 @@ class Player:
         return bool(due)
 
     async def _end(self, entry: CallEnd) -> None:
-        taped = self._tape.calls.get(entry.call)
-        if taped is None:
+        key = self._begun.pop(entry.call, None)
+        if key is None:
             return  # it began before the tape
-        self._count_running(None, taped.begin.handler, -1)
+        self._causes.end(key, entry)
+        self._count_running(None, key[0], -1)
         if (playing := self._playing.get(entry.call)) is not None:
             await self._finish(playing)
 
@@ -581,7 +561,7 @@ class Player:
             _, items = slot.queue.snapshot(_MOST_KEYS)
             for item in items:
                 key = (slot.name, item.key)
-                if item.is_taken or self._tape.by_key.get(key) or key in self._unclaimed:
+                if item.is_taken or self._tape.begins.get(key) or key in self._unclaimed:
                     continue
                 due = item.added_at if item.due is None else item.due
                 if due > now or item.state is ItemState.BEHIND:
@@ -602,8 +582,10 @@ class Player:
     # Reloads
 
     async def _reload(self, runtime: "Runtime", files: BundleFiles) -> None:
-        if files is self._tape.first_files:
-            return
+        before, self._files = self._files, files
+        if (before.generation, before.files) == (files.generation, files.files):
+            return  # a segment begins with them
+        self._causes.reload(files)
         self._report.reloads += 1
         if self._place is None:
             # Today's code runs all the time.
@@ -648,17 +630,16 @@ class Player:
 
         Changes that were queued for it are drained by it. What they are does not depend on what comes later.
         """
-        for entry in self._tape.entries[self._position :]:
-            if not isinstance(entry, CallBegin) or entry.generation >= generation:
-                continue
-            slot, taped = runtime.parts.slots.get(entry.handler), self._tape.calls[entry.call]
+        for call in self._tape.late_calls.get(generation, ()):
+            taped = self._tape.call(call)
+            slot = runtime.parts.slots.get(taped.begin.handler)
             if slot is None or isinstance(slot, ReconcileSlot):
                 continue
-            item = slot.queue.take_key(entry.key)
+            item = slot.queue.take_key(taped.begin.key)
             if item is not None:
-                self._drained.add(entry.call)
-                self._tape.by_key[taped.key].pop()
-                await self._finish(self._made(slot, item, entry.call, taped))
+                self._drained.add(call)
+                self._tape.begins[taped.key] -= 1
+                await self._finish(self._made(slot, item, call, taped))
 
     # Requests
 

@@ -13,7 +13,6 @@ import msgspec
 from declctl.kit.files import folder_of
 from declctl.manifest.definition_files import definitions_beside
 from declctl.objects import KubeObject
-from declctl.recording.entries import RecordedStream
 from declctl.replay.client import TapeClient
 from declctl.replay.clients import ClientAnswers
 from declctl.replay.clock import ReplayClock
@@ -166,8 +165,8 @@ def _definitions(tape: Tape, manifest: str) -> list[KubeObject]:
     path = Path(manifest)
     found = definitions_beside(folder_of(path))
     there = {(each["spec"]["group"], each["spec"]["names"]["plural"]) for each in found}
-    for stream in tape.entries:
-        if not isinstance(stream, RecordedStream) or "." not in stream.api_version:
+    for stream in tape.streams:
+        if "." not in stream.api_version:
             continue
         group, _, version = stream.api_version.rpartition("/")
         if (group, stream.plural) in there or not stream.plural or group.endswith(".k8s.io"):

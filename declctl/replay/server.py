@@ -222,9 +222,7 @@ class TapeServer:
         nothing.listed.set()
         nothing.version = "1"
         # A list alone looks for finalizers of old code in the whole cluster: no cache misses it.
-        return TapeSource(
-            nothing, None, projection, on_watch=lambda: self.unknown.setdefault(what, None)
-        )
+        return TapeSource(nothing, None, projection, on_watch=lambda: self.unknown.setdefault(what, None))
 
     def _sources(self) -> Iterable["TapeSource"]:
         return [source for scope in self._scopes.values() for source in scope.sources]

@@ -441,9 +441,7 @@ class WriteGuard:
             self._warned(request.method, request.url.path, response.headers.getall(_WARNING))
         return response
 
-    def _counted_sync(
-        self, method: str, url: str, options: dict[str, Any], send: Callable[[], Any]
-    ) -> Any:
+    def _counted_sync(self, method: str, url: str, options: dict[str, Any], send: Callable[[], Any]) -> Any:
         observer, tell = self.observer, _tell_nobody
         if observer is not None:
             headers = options["headers"] = {**(options.get("headers") or {}), **observer.headers()}

@@ -15,7 +15,6 @@ from test_histories import between
 from waiting import until
 
 from declctl.testing import BundleDir
-from functools import partial; until = partial(until, seconds=15.0)  # DEV
 
 MANIFEST = """\
 apiVersion: declctl.dev/v1alpha1
@@ -170,7 +169,9 @@ def test_a_night_is_the_same_again(cluster: Cluster, namespace: str, shops: str,
             edit("c", maps=3)
             line.mend()
             until("the line is there", lambda: ready("c") == 3)
-            rest.request("PATCH", f"{secrets}/login", {"data": {"more": _encoded("mark-by-watch-too")}}, media=MERGE)
+            rest.request(
+                "PATCH", f"{secrets}/login", {"data": {"more": _encoded("mark-by-watch-too")}}, media=MERGE
+            )
             until("it is finalized", lambda: not rest.is_there("secrets", "b-login", namespace))
             cluster.forget()  # all lists come again
             edit("a", maps=2)

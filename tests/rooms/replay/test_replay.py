@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from declctl.recording.blocks import read_blocks
+from declctl.recording.blocks import RecordedEntries
 from declctl.recording.entries import CallEnd, CallRequest, Entry, ReloadMark, StreamChanges, time_of
 from declctl.replay.differences import ReplayReport
 from declctl.replay.replay import ReplayOptions, replay
@@ -339,7 +339,7 @@ def test_a_recording_that_begins_amid_a_run_is_replayed_from_there(bundle: Bundl
     ) as controller:
         controller.wait_idle()
         number = 0
-        while read_blocks(recording).header.segment < 3:
+        while RecordedEntries(recording).header.segment < 3:
             for _ in range(20):
                 number += 1
                 noise = random.Random(number).randbytes(4000).hex()
