@@ -124,7 +124,7 @@ def tape_of(
     second: int | None = None,
     until: float | None = None,
 ) -> Tape:
-    """The tape of some entries; see `Tape` and `read_tape`. Raises UsageError if no controller has started."""
+    """The tape of some entries, as `read_tape` makes it. Raises UsageError if no controller has started."""
     calls: dict[int, array[int]] = {}
     begins: defaultdict[CallKey, int] = defaultdict(int)
     late: defaultdict[int, list[int]] = defaultdict(list)

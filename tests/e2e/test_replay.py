@@ -1,4 +1,4 @@
-"""A night on both API servers, recorded and replayed: through an edit, a cut line and a server that restarts."""
+"""A night on both API servers, recorded and replayed: an edit, a cut line, a server that restarts."""
 
 import base64
 import json
@@ -122,7 +122,7 @@ def _replayed(recording: Path, *words: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.scenario
 def test_a_night_is_the_same_again(cluster: Cluster, namespace: str, shops: str, tmp_path: Path) -> None:
-    """The code of then makes all calls and writes again; today's differs where it was changed, and no more."""
+    """The code of then makes all calls and writes again; today's differs where it was changed alone."""
     bundle = BundleDir(
         tmp_path / "bundle",
         {
