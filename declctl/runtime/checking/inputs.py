@@ -56,10 +56,14 @@ class Inputs(msgspec.Struct, frozen=True):
     forced: int = 0
 
     def as_committed(self, generation: int, *, back: bool) -> CommittedFiles:
-        """All files, by their paths in the folder of the manifest: another process can read them as these."""
+        """The files in the folder of the manifest, by their paths: another process can read them as these.
+
+        Files of `configFrom` elsewhere may be those of a Secret, and are left out.
+        """
         name = PurePath(self.loaded.document.path).name
         manifest = name if PurePath(name).suffix in (".yaml", ".yml", ".json") else "declctl.yaml"
-        files = {**self.config_files, **self.bundle.files, manifest: self.loaded.document.text.encode()}
+        configs = {each: data for each, data in self.config_files.items() if _is_within(PurePath(each))}
+        files = {**configs, **self.bundle.files, manifest: self.loaded.document.text.encode()}
         return CommittedFiles(generation, manifest, files, back)
 
     @property
@@ -67,6 +71,10 @@ class Inputs(msgspec.Struct, frozen=True):
         """About how many bytes of memory these take: the files, and the values of the manifest."""
         parts = (*self.bundle.files.values(), *self.config_files.values())
         return sum(map(len, parts)) + _PARSED * len(self.loaded.document.text)
+
+
+def _is_within(path: PurePath) -> bool:
+    return not path.is_absolute() and ".." not in path.parts
 
 
 class InputFiles:
