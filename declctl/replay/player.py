@@ -58,7 +58,7 @@ from declctl.replay.tape import CallKey, Tape, TapedCall, TapedRequest
 from declctl.runtime.handling.handler_slot import HandlerSlot
 from declctl.runtime.reconciling.reconcile_slot import ReconcileSlot
 from declctl.runtime.recorder import CommittedFiles, EndedCall, current_call
-from declctl.runtime.recording import SentRequest, hidden_body
+from declctl.runtime.recording import SentRequest, hidden_content
 from declctl.runtime.reloading.changes import Outcome
 from declctl.sandbox import Sandbox
 from declctl.transport.official import ClientObserver
@@ -668,8 +668,10 @@ class Player:
 
     async def _taped(self, playing: _Playing, request: SentRequest) -> CallRequest | KubeObject:
         """The request of then, when the tape has come to its answer; else the answer of the sandbox."""
-        body = b"" if request.body is None else hidden_body(request.path, msgspec.json.encode(request.body))
-        content = RequestContent.of(request.method, request.path, request.params, body)
+        body = b"" if request.body is None else msgspec.json.encode(request.body)
+        content = RequestContent.of(
+            request.method, *hidden_content(request.path, request.params, body)
+        )
         playing.made.append(content)
         about = request.path.removesuffix("/status")
         if not content.is_write and about in playing.otherwise:

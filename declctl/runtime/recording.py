@@ -54,6 +54,7 @@ _OBJECTS_OF_AN_ENTRY = 500  # of a list, which is packed in slices
 _GONE = DeltaType.DELETED
 _HIDDEN_OBJECT = b'{"metadata":{}}'  # of a Secret that can't be read
 _NO_PARAMS: Mapping[str, str] = {}
+_ABOUT_TOKENS = ("/token", "/tokenreviews")  # ends of paths
 _json = msgspec.json.encode
 
 
@@ -173,7 +174,7 @@ class FileRecorder:
 
     def reloaded(self, result: str, generation: int, line: str) -> None:
         """Record an attempt to reload."""
-        self._writer.add(ReloadMark(self._now(), result, generation, line))
+        self._writer.add(ReloadMark(self._now(), result, generation, secret_values.hide(line)))
 
     def client_observer(self) -> "_ClientRequests":
         """What records the requests of official clients that belong to calls."""
@@ -407,7 +408,7 @@ def _hidden_secret(codec: Codec, frame: bytes) -> bytes:
         obj = msgspec.json.decode(codec.decode(frame))
     except (*UNREADABLE, *BROKEN_FRAME):
         return _HIDDEN_OBJECT
-    return msgspec.json.encode(_without_values(obj))
+    return _json(_without_values(obj))
 
 
 def _hidden_end(entry: CallEnd) -> CallEnd:
@@ -416,16 +417,23 @@ def _hidden_end(entry: CallEnd) -> CallEnd:
 
 def _hidden_request(entry: CallRequest) -> CallRequest:
     """A request without what Secrets have: their values, and texts that quote them."""
-    body, answer = hidden_body(entry.path, entry.body), hidden_body(entry.path, entry.answer)
-    if body == entry.body and answer == entry.answer:
-        return entry
-    return msgspec.structs.replace(entry, body=body, answer=answer)
+    path, params, body = hidden_content(entry.path, entry.params, entry.body)
+    answer = _hidden_body(entry.path, entry.answer)
+    return msgspec.structs.replace(entry, path=path, params=params, body=body, answer=answer)
 
 
-def hidden_body(path: str, body: bytes) -> bytes:
-    """The JSON body of a request or of its answer, without the values of Secrets."""
+def hidden_content(path: str, params: Mapping[str, str], body: bytes) -> tuple[str, dict[str, str], bytes]:
+    """Path, query and JSON body of a request as a recording has them: without the values of Secrets."""
+    hide = secret_values.hide
+    return hide(path), {name: hide(value) for name, value in params.items()}, _hidden_body(path, body)
+
+
+def _hidden_body(path: str, body: bytes) -> bytes:
+    """The body of a request to a path, or of its answer."""
     if body and is_about_secrets(path):
-        body = msgspec.json.encode(_without_values(msgspec.json.decode(body)))
+        body = _json(_without_values(msgspec.json.decode(body)))
+    elif body and path.endswith(_ABOUT_TOKENS):
+        body = _json(_without_token(msgspec.json.decode(body)))
     text = body.decode()
     hidden = secret_values.hide(text)
     return body if hidden is text else hidden.encode()
@@ -434,12 +442,24 @@ def hidden_body(path: str, body: bytes) -> bytes:
 def _without_values(document: Any) -> Any:
     """A Secret, a list of them, or a patch of one, without values. Changes the document."""
     if isinstance(document, list):  # a JSON patch
-        return [{**cast("dict[str, Any]", each), "value": "(hidden)"} for each in cast("list[Any]", document)]
+        return [
+            {**cast("dict[str, Any]", each), "value": HIDDEN} if isinstance(each, dict) else HIDDEN
+            for each in cast("list[Any]", document)
+        ]
     if not isinstance(document, dict):
-        return HIDDEN if isinstance(document, str) else document  # such as YAML
+        return HIDDEN if document else document  # such as YAML
     found = cast("dict[str, Any]", document)
     if isinstance(found.get("items"), list):
         found["items"] = [_without_values(each) for each in found["items"]]
     # A merge patch says no kind.
     hidden = without_values({**found, "apiVersion": "v1", "kind": "Secret"})
     return {name: value if name in ("apiVersion", "kind") else hidden[name] for name, value in found.items()}
+
+
+def _without_token(document: Any) -> Any:
+    """A TokenRequest or TokenReview without its token. Changes the document."""
+    for part in ("spec", "status"):
+        fields = document.get(part) if isinstance(document, dict) else None
+        if isinstance(fields, dict) and "token" in fields:
+            fields["token"] = HIDDEN
+    return document
