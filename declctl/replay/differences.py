@@ -11,8 +11,10 @@ from declctl.objects.differences import diff
 from declctl.recording.entries import CallEnd, CallRequest
 from declctl.runtime.recorder import EndedCall
 
-# What the answers before decide, and not the code.
-_NOT_CONTENT = re.compile(rb'"(?:resourceVersion|lastTransitionTime)":"[^"]*",?')
+# What the answers before decide, and not the code; and that the process of then has run with --dry-run.
+_NOT_CONTENT = re.compile(rb'"(?:resourceVersion|lastTransitionTime)":"[^"]*",?|"dryRun":\["All"\],?')
+# A value of several lines is hidden in one or in parts, and a replay has one of one line in its place.
+_HIDDEN_LINES = re.compile(rb"(?:\(hidden\)(?:\\+[rn])*)+")
 _MOST_PATHS = 8  # of one write that are named
 _LONGEST = 200  # characters of a value
 _READS = ("GET", "HEAD")
@@ -30,10 +32,9 @@ class RequestContent(msgspec.Struct, frozen=True):
     def of(cls, method: str, path: str, params: Mapping[str, str], body: bytes) -> "RequestContent":
         """The content of a request with a JSON body."""
         if body:
-            body = msgspec.json.encode(
-                msgspec.json.decode(_NOT_CONTENT.sub(b"", body).replace(b",}", b"}")), order="sorted"
-            )
-        return cls(method, path, tuple(sorted(params.items())), body)
+            content = _HIDDEN_LINES.sub(b"(hidden)", _NOT_CONTENT.sub(b"", body).replace(b",}", b"}"))
+            body = msgspec.json.encode(msgspec.json.decode(content), order="sorted")
+        return cls(method, path, tuple(sorted(each for each in params.items() if each[0] != "dryRun")), body)
 
     @property
     def is_write(self) -> bool:
