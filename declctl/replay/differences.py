@@ -41,6 +41,10 @@ class RequestContent(msgspec.Struct, frozen=True):
         """Whether it would change something."""
         return self.method not in _READS
 
+    def has_place_of(self, other: "RequestContent") -> bool:
+        """Whether both do the same with the same object, with whatever body."""
+        return (self.method, self.path) == (other.method, other.path)
+
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
 
@@ -115,9 +119,7 @@ def compare_writes(
             new.append(each)
     alike, found = len(then) - len(left), list[str]()
     for each in new:
-        before = next(
-            (other for other in left if (other.method, other.path) == (each.method, each.path)), None
-        )
+        before = next((other for other in left if other.has_place_of(each)), None)
         if before is None:
             found.append(f"{each}: only now")
         else:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -29,7 +29,7 @@ from declctl.kit.pending import ItemState
 from declctl.kit.worker_pool import AsyncWorkerPool
 from declctl.manifest.plan import WatchKey
 from declctl.objects import Codec, KubeObject, RequestSender
-from declctl.objects.api_path import is_about_secrets, parse_api_path
+from declctl.objects.api_path import is_about_secrets
 from declctl.recording.entries import (
     BundleFiles,
     CallBegin,
@@ -53,6 +53,7 @@ from declctl.replay.differences import (
     compare_ends,
     compare_writes,
 )
+from declctl.replay.dry_runs import DryRuns
 from declctl.replay.server import TapeServer, TapeSource, readable_secrets
 from declctl.replay.tape import CallKey, Tape, TapedCall, TapedRequest
 from declctl.runtime.handling.handler_slot import HandlerSlot
@@ -60,7 +61,6 @@ from declctl.runtime.reconciling.reconcile_slot import ReconcileSlot
 from declctl.runtime.recorder import CommittedFiles, EndedCall, current_call
 from declctl.runtime.recording import SentRequest, hidden_content
 from declctl.runtime.reloading.changes import Outcome
-from declctl.sandbox import Sandbox
 from declctl.transport.official import ClientObserver
 from declctl.workqueue import Reasons
 
@@ -121,14 +121,13 @@ class Player:
         speed: float,
     ) -> None:
         self.server = TapeServer()
-        self.sandbox: Sandbox | None = None
+        self.dry_runs = DryRuns(self.server)
         self._tape = tape
         self._clock = clock
         self._report = report
         self._place = place
         self._chosen = chosen
         self._speed = speed
-        self._sender: RequestSender | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._informers: list[SharedIndexInformer] = []
         self._next_call = 0  # the number of the call that is about to begin
@@ -153,9 +152,6 @@ class Player:
         # By key: when its last call has ended then, and what further calls may have been made for.
         self._merged: dict[CallKey, tuple[float, Reasons]] = {}
         self._drained: set[int] = set()  # calls that were made at a reload, before their turn
-        self._mirrored: dict[
-            tuple[str, str, str], str
-        ] = {}  # versions in the sandbox, by group, plural and key
         # A synchronous call that waits for the tape keeps its thread.
         self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="declctl-replay")
         self._began = 0.0
@@ -178,7 +174,7 @@ class Player:
 
     def around(self, sender: RequestSender) -> RequestSender:
         """A sender that answers from the tape."""
-        self._sender = sender
+        self.dry_runs.sender = sender
         return _TapeSender(self)
 
     def client_observer(self) -> ClientObserver:
@@ -656,7 +652,7 @@ class Player:
         playing = self._playing.get(call)
         if playing is None:
             self.note(f"{request.method} {request.path} of a client belongs to no call: nothing is stored")
-            return 200, await self._dry_run(request)
+            return 200, await self.dry_runs.answer(request)
         taped = await self._taped(playing, request)
         return (200, taped) if isinstance(taped, dict) else (taped.status, _readable(taped))
 
@@ -669,67 +665,44 @@ class Player:
     async def _taped(self, playing: _Playing, request: SentRequest) -> CallRequest | KubeObject:
         """The request of then, when the tape has come to its answer; else the answer of the sandbox."""
         body = b"" if request.body is None else msgspec.json.encode(request.body)
-        content = RequestContent.of(
-            request.method, *hidden_content(request.path, request.params, body)
-        )
+        content = RequestContent.of(request.method, *hidden_content(request.path, request.params, body))
         playing.made.append(content)
         about = request.path.removesuffix("/status")
         if not content.is_write and about in playing.otherwise:
             return playing.otherwise[about]
         found = next((each for each in playing.left if each.content == content), None)
-        if found is None:
-            answer = await self._dry_run(request)
+        if found is not None:
             if content.is_write:
-                playing.otherwise[about] = answer
-            return answer
-        if content.is_write:
-            playing.otherwise.pop(about, None)
-        playing.left.remove(found)
-        if found.position >= self._position:
+                playing.otherwise.pop(about, None)
+                self.dry_runs.keep_status(request.path, None)
+            await self._until_answered(playing, found)
+            return found.request
+        if not content.is_write:
+            return await self.dry_runs.answer(request)
+        # The write of then in its place, if there is one, tells when its answer comes, and its version.
+        twin = next((each for each in playing.left if each.content.has_place_of(content)), None)
+        if twin is not None:
+            await self._until_answered(playing, twin)
+        answer = playing.otherwise[about] = await self.dry_runs.answer(request)
+        if twin is not None:
+            _take_version(answer, twin.request)
+        self.dry_runs.keep_status(request.path, answer.get("status"))
+        return answer
+
+    async def _until_answered(self, playing: _Playing, taped: TapedRequest) -> None:
+        """Wait until the tape has come to the answer of a request, which is not made again."""
+        playing.left.remove(taped)
+        if taped.position >= self._position:
             waiter = asyncio.get_running_loop().create_future()
-            playing.asked.append((found.position, waiter))
+            playing.asked.append((taped.position, waiter))
             playing.rests.set()
             await waiter
-        return found.request
 
     async def _unrecorded(self, request: SentRequest) -> KubeObject:
         """What declctl asks for itself, such as to post an Event: nothing is stored."""
         if request.method == "GET":
-            return await self._sent(request, request.params)
+            return await self.dry_runs.answer(request)
         return request.body if isinstance(request.body, dict) else {}
-
-    async def _dry_run(self, request: SentRequest) -> KubeObject:
-        self._mirror(request.path)
-        params = request.params if request.method == "GET" else {**request.params, "dryRun": "All"}
-        return await self._sent(request, params)
-
-    async def _sent(self, request: SentRequest, params: Mapping[str, str]) -> KubeObject:
-        assert self._sender is not None
-        return await self._sender.request_json(
-            request.method, request.path, params=params, body=request.body, content_type=request.content_type
-        )
-
-    def _mirror(self, path: str) -> None:
-        """Let the sandbox have the objects of the tape that a request is about."""
-        about, sandbox = parse_api_path(path), self.sandbox
-        if about is None or sandbox is None:
-            return
-        if about.namespace:
-            sandbox.store.ensure_namespace(about.namespace)
-        resource = (about.group, about.plural)
-        there = self.server.all_of(*resource)
-        keys = [str(about.key)] if about.name else [*there]
-        for key in keys:
-            mirrored, obj = (*resource, key), there.get(key)
-            version = "" if obj is None else str(obj["metadata"].get("resourceVersion"))
-            if self._mirrored.get(mirrored, "") == version:
-                continue
-            history_key = key
-            if obj is not None:
-                sandbox.store.history.put(resource, obj)
-            elif sandbox.store.history.get(resource, history_key) is not None:
-                sandbox.store.history.drop(resource, history_key)
-            self._mirrored[mirrored] = version
 
     def _time(self) -> str:
         return self._tape.moment(self._clock.monotonic()).isoformat(timespec="milliseconds")
@@ -793,6 +766,14 @@ def _answer_of(recorded: CallRequest) -> KubeObject:
     if isinstance(error, Conflict):
         error.fields, error.managers = answer.get("fields", ()), answer.get("managers", ())
     raise error
+
+
+def _take_version(answer: KubeObject, recorded: CallRequest) -> None:
+    """Let the answer of a write have the version of then, which its change on the tape has, too."""
+    then = msgspec.json.decode(recorded.answer) if 0 < recorded.status < 300 else None
+    if isinstance(then, dict) and "metadata" in then and "metadata" in answer:
+        version = cast("KubeObject", then)["metadata"].get("resourceVersion")
+        answer["metadata"]["resourceVersion"] = version
 
 
 def _readable(recorded: CallRequest) -> Any:

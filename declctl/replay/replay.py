@@ -123,7 +123,7 @@ class _Replay:
             self._runtime.stop()
 
     async def _connect(self) -> TapeClient:
-        sandbox = self._player.sandbox = Sandbox()
+        sandbox = self._player.dry_runs.sandbox = Sandbox()
         await sandbox.start()
         sandbox.intercept(ClientAnswers(self._player))
         sandbox.load(_definitions(self._tape, self._manifest))

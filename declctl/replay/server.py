@@ -21,7 +21,6 @@ from declctl.objects import (
     GroupVersionKind,
     ListOptions,
     ListPage,
-    ObjectKey,
     Resource,
     WatchEvent,
     WatchOptions,
@@ -66,6 +65,11 @@ class TapeScope:
         return [source for each in self._sources if (source := each()) is not None]
 
     @property
+    def resource(self) -> tuple[str, str]:
+        """The group, and the name in URL paths."""
+        return self.stream.api_version.rpartition("/")[0], self.stream.plural
+
+    @property
     def requests(self) -> tuple[str, str, str | None, str, str, str, bool]:
         """What tells one scope from another."""
         s = self.stream
@@ -108,6 +112,7 @@ class TapeServer:
         self._readers: dict[int, FrameReader] = {}
         self._lists: dict[int, dict[str, State]] = {}  # by stream: parts of a list that is not complete
         self._had_list: set[tuple[int, str | None]] = set()  # streams, with the namespace of their lists
+        self._statuses: dict[tuple[str, str, str], Any] = {}  # of today, by group, plural and key
         self.resources: dict[GroupVersionKind, Resource] = {}
         self.unknown: dict[str, None] = {}  # what was asked for, and is not on the tape
 
@@ -134,6 +139,7 @@ class TapeServer:
                 scope.put(each.key, self._state(changes.stream, each))
             else:
                 scope.drop(each.key, each.revision)
+                self._statuses.pop((*scope.resource, each.key), None)
 
     def list(self, part: StreamList) -> None:
         """Take a list, or a part of it. After a second list, the sources are listed anew, too."""
@@ -157,6 +163,16 @@ class TapeServer:
         scope.version = newer_version(part.version, scope.version)
         scope.listed.set()
 
+    def keep_status(self, group: str, plural: str, key: str, status: Any) -> None:
+        """Let an object have a status of today, from its present state on; None: that of the recording."""
+        if status is None:
+            self._statuses.pop((group, plural, key), None)
+            return
+        self._statuses[group, plural, key] = status
+        for scope in self._scopes.values():
+            if scope.resource == (group, plural) and (state := scope.objects.get(key)) is not None:
+                scope.objects[key] = state[0], self._today(scope, key, state[1])
+
     def kind_of(self, stream: int) -> str:
         """The kind of the objects of a stream."""
         return self._by_stream[stream].stream.kind
@@ -177,19 +193,18 @@ class TapeServer:
         """Whether a source has something that its reflector has not read."""
         return any(source.pending for source in self._sources())
 
-    def find(self, group: str, plural: str, key: ObjectKey) -> dict[str, Any] | None:
+    def find(self, group: str, plural: str, key: str) -> dict[str, Any] | None:
         """The present state of an object; None if no cache has it."""
-        found = self.all_of(group, plural)
-        return found.get(str(key))
+        return self.all_of(group, plural, key).get(key)
 
-    def all_of(self, group: str, plural: str) -> dict[str, dict[str, Any]]:
-        """All objects of a resource that any cache has, by key, as a server has them."""
+    def all_of(self, group: str, plural: str, only: str | None = None) -> dict[str, dict[str, Any]]:
+        """All objects of a resource that any cache has, or the `only` one, by key, as a server has them."""
         found: dict[str, dict[str, Any]] = {}
         for scope in self._scopes.values():
-            of_group = scope.stream.api_version.rpartition("/")[0]
-            if (of_group, scope.stream.plural) == (group, plural) and not scope.stream.metadata_only:
+            if scope.resource == (group, plural) and not scope.stream.metadata_only:
                 kind = {"apiVersion": scope.stream.api_version, "kind": scope.stream.kind}
-                found |= {key: kind | msgspec.json.decode(raw) for key, (_, raw) in scope.objects.items()}
+                keys = scope.objects if only is None else {only} & scope.objects.keys()
+                found |= {key: kind | msgspec.json.decode(scope.objects[key][1]) for key in keys}
         return found
 
     def source(
@@ -228,11 +243,17 @@ class TapeServer:
         return [source for scope in self._scopes.values() for source in scope.sources]
 
     def _state(self, stream: int, of: StreamObject) -> State:
-        raw = self._readers[stream].decode(of.frame)
-        declared = self._by_stream[stream].stream
-        if is_secret(declared.api_version, declared.kind):
+        raw, scope = self._readers[stream].decode(of.frame), self._by_stream[stream]
+        if is_secret(scope.stream.api_version, scope.stream.kind):
             raw = msgspec.json.encode(readable_secrets(msgspec.json.decode(raw)))
-        return of.revision, raw
+        return of.revision, self._today(scope, of.key, raw)
+
+    def _today(self, scope: TapeScope, key: str, raw: bytes) -> bytes:
+        """A state with the status of today, if today's code has written another one."""
+        status = self._statuses.get((*scope.resource, key))
+        if status is None or scope.stream.metadata_only:
+            return raw
+        return msgspec.json.encode({**msgspec.json.decode(raw), "status": status})
 
 
 class TapeSource:

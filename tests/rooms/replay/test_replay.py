@@ -193,6 +193,27 @@ async def copy(request, ctx):
 """
 
 
+def test_a_changed_status_differs_where_it_is_written(bundle: BundleDir, tmp_path: Path) -> None:
+    """The next call sees what today's code has written, and what it then need not write is the same."""
+    bundle.write("manifest.yaml", MANIFEST.replace("entryPoint", "status: true, entryPoint"))
+    bundle.write("handlers.py", STATUS)
+    recording = tmp_path / "night.rec"
+    with running(bundle.path, objects=[pod("p0"), pod("p1")], record=recording) as controller:
+        controller.wait_idle()
+        for label in ("other", "another", "phase", "more"):
+            relabel(controller, "p0", **{label: "x"})
+            controller.wait_idle()
+    bundle.edit("handlers.py", "by one", "by two")
+    found = replayed(recording, bundle.path)
+    assert (found.calls, found.same, found.different, found.extra) == (6, 3, 3, 0)
+    path = "PATCH /api/v1/namespaces/default/pods"
+    assert [each.details for each in found.differences] == [
+        (f"{path}/p0/status: status.message was None by one and is None by two",),
+        (f"{path}/p1/status: status.message was None by one and is None by two",),
+        (f"{path}/p0/status: status.message was x by one and is x by two",),
+    ]
+
+
 def test_a_slow_import_takes_no_time_of_the_recording(bundle: BundleDir, tmp_path: Path) -> None:
     """New code is there when it was there then, and receives what waited for nothing but own writes."""
     bundle.write("manifest.yaml", MANIFEST.replace("entryPoint", "status: true, entryPoint"))
