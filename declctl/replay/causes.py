@@ -41,9 +41,12 @@ class Causes:
         """A generation was committed."""
         self._files = files
 
-    def begin(self, entry: CallBegin) -> None:
-        """A call has begun."""
-        self._began[entry.handler, entry.key] = entry.at
+    def begin(self, entry: CallBegin) -> float:
+        """A call has begun; returns when the one before it has, which has received what was before."""
+        key = entry.handler, entry.key
+        before = self._began.get(key, 0.0)
+        self._began[key] = entry.at
+        return before
 
     def end(self, key: CallKey, entry: CallEnd) -> None:
         """A call has ended."""
@@ -54,8 +57,8 @@ class Causes:
             what = "asked for a Requeue after" if entry.retry is None else "failed, to be retried in"
             self._asked[key] = entry.at, asked, f"the call before {what} {asked:g} s"
 
-    def of(self, entry: CallBegin) -> str:
-        """What has come last for a call, in words."""
+    def of(self, entry: CallBegin, before: float) -> str:
+        """What has come last for a call, in words. `before` is the result of `begin`."""
         key, found = (entry.handler, entry.key), list[tuple[float, str]]()
         if key in self._asked:
             ended, asked, what = self._asked[key]
@@ -69,6 +72,6 @@ class Causes:
             since = entry.at - self._files.at
             found.append((self._files.at, f"generation {self._files.generation} came {since:.3f} s before"))
         at, what = max(found, default=(-1.0, ""))
-        if at < self._began.get(key, 0.0):
+        if at < before:
             return "what led to it then is not known"
         return f"then, {what}"

@@ -3,21 +3,20 @@
 A client marks each request with its call, by a header. So `ctx.client` gets the answers of then, too.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from declctl.errors import ApiError, StatusError
 from declctl.runtime.recorder import current_call
-from declctl.runtime.recording import request_of_client
+from declctl.runtime.recording import SentRequest, request_of_client
 from declctl.transport.official import ClientRequest
 
-if TYPE_CHECKING:
-    from declctl.replay.player import Player
-
 _CALL = "X-Declctl-Call"
+AnswerClient = Callable[[SentRequest, int], Awaitable[tuple[int, Any]]]
+"""Status and document for a request and its call; a status of 0 for no answer. Raises ApiError."""
 _STREAMS = ("watch", "follow")  # query parameters of requests whose answers have no end
 
 
@@ -35,8 +34,9 @@ class MarkedRequests:
 class ClientAnswers:
     """Answers marked requests in the place of a sandbox (`sandbox.Intercept`)."""
 
-    def __init__(self, player: "Player") -> None:
-        self._player = player
+    def __init__(self, answer: AnswerClient, note: Callable[[str], None]) -> None:
+        self._answer = answer
+        self._note = note  # something that is said once
 
     async def __call__(self, request: web.Request) -> web.StreamResponse | None:
         """The answer of the player; None for a request without a mark, or for a stream."""
@@ -44,12 +44,12 @@ class ClientAnswers:
         if call is None:
             return None
         if any(url.query.get(name) in ("true", "1") for name in _STREAMS) or "Upgrade" in request.headers:
-            self._player.note(f"{request.method} {url.raw_path} of a client: no recording has such a stream")
+            self._note(f"{request.method} {url.raw_path} of a client: no recording has such a stream")
             return None
         content_type = request.headers.get("Content-Type", "")
         sent = ClientRequest(request.method, str(url), content_type, await request.read())
         try:
-            status, document = await self._player.answer_client(request_of_client(sent), int(call))
+            status, document = await self._answer(request_of_client(sent), int(call))
             document = document if status else ""
         except StatusError as refused:
             status = refused.code

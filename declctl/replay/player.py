@@ -71,6 +71,7 @@ _TOUCH_SECONDS = 30.0  # of the tape, between two signs of life of all watches
 _MOST_TURNS = 5_000  # of the loop, until the caches count as having what was given to them
 _LAST_TURNS = 3  # of the loop after that: listeners have it, too
 _LOOK_AHEAD = 64  # entries after the begin of a call that its cache may have had already
+_AHEAD_SECONDS = 0.5  # of the tape, for the same
 _LONGEST_CALL = 30.0  # seconds of this machine that a call may take
 _RELOAD_PATIENCE = 5.0  # seconds of this machine that a reload may wait for a cache while the time stands
 _REQUEST_TURNS = 10  # of the loop, for a request that a call makes beside the one that it waits for
@@ -86,7 +87,6 @@ class _Playing:
 
     call: int
     key: CallKey
-    began: float  # seconds of the tape
     taped: TapedCall | None  # None for an extra call
     task: "asyncio.Future[Any]"
     left: list[TapedRequest] = field(default_factory=list[TapedRequest])  # what it has not made yet
@@ -128,7 +128,6 @@ class Player:
         self._place = place
         self._chosen = chosen
         self._speed = speed
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._informers: list[SharedIndexInformer] = []
         self._next_call = 0  # the number of the call that is about to begin
         self._extra_calls = 0  # their numbers are negative
@@ -146,9 +145,8 @@ class Player:
         self._unclaimed: set[CallKey] = set()
         self._changed: set[str] = set()
         self._begins_amid = not tape.is_whole  # and no call was made yet
-        self._replayed: set[CallKey] = (
-            set()
-        )  # of the last reload of then: its code may have received these again
+        # Of the last reload of then: its code may have received these again.
+        self._replayed: set[CallKey] = set()
         # By key: when its last call has ended then, and what further calls may have been made for.
         self._merged: dict[CallKey, tuple[float, Reasons]] = {}
         self._drained: set[int] = set()  # calls that were made at a reload, before their turn
@@ -195,7 +193,6 @@ class Player:
 
     def prepare(self) -> None:
         """Know all streams of the tape, before a cache asks for one. On the machinery loop."""
-        self._loop = asyncio.get_running_loop()
         self._clock.on_sleep = self._rests
         for stream in self._tape.streams:
             self.server.declare(stream)
@@ -304,8 +301,7 @@ class Player:
 
     async def _begin(self, runtime: "Runtime", entry: CallBegin) -> None:
         key = self._begun[entry.call] = entry.handler, entry.key
-        why = self._causes.of(entry)
-        self._causes.begin(entry)
+        before = self._causes.begin(entry)
         self._count_running(runtime, entry.handler, 1)
         if entry.call in self._drained:
             return
@@ -316,6 +312,8 @@ class Player:
             self._begins_amid = False
             self._forget_initial(runtime)
         self._unclaimed.discard(key)
+        if not self._has_state(runtime, entry, taped) and self._look_ahead(entry):
+            await self._settle()
         playing = self._started(runtime, entry, taped)
         if playing is None and (self._replay(runtime, key) or self._part(runtime, entry)):
             playing = self._started(runtime, entry, taped)
@@ -327,7 +325,7 @@ class Player:
             is_known = self._tape.is_whole or entry.key in self._changed
             if is_known and self._compares(taped):
                 self._report.missing += 1
-                self._differs("missing", key, [f"not made now: {why}"])
+                self._differs("missing", key, [f"not made now: {self._causes.of(entry, before)}"])
             return
         await self._until_it_rests(playing)
 
@@ -377,8 +375,6 @@ class Player:
                 task = schedule.call_for(entry.handler, datetime.fromisoformat(entry.key))
                 return None if task is None else self._watched(entry.call, taped.key, taped, task)
             return None
-        if not self._has_state(slot, entry, taped) and self._look_ahead(entry):
-            return None
         item = slot.queue.take_key(entry.key)
         return None if item is None else self._made(slot, item, entry.call, taped)
 
@@ -386,28 +382,28 @@ class Player:
         self, slot: HandlerSlot[Any], item: Item[str, Any], call: int, taped: TapedCall | None
     ) -> _Playing:
         """Make the call for an item, as a worker would."""
-        assert self._loop is not None
         self._next_call = call
         self._merged.pop((slot.name, item.key), None)
         rest = item.value.without_first() if isinstance(slot, ReconcileSlot) else None
         if rest is not None and taped is not None and taped.end is not None:
             self._merged[taped.key] = taped.end.at, rest
         if isinstance(slot.workers, AsyncWorkerPool):
-            work: asyncio.Future[Any] = self._loop.create_task(_worked(slot, item))
+            work: asyncio.Future[Any] = asyncio.create_task(_worked(slot, item))
         else:
-            work = self._loop.run_in_executor(self._pool, _work, slot, item)
+            work = asyncio.get_running_loop().run_in_executor(self._pool, _work, slot, item)
         return self._watched(call, (slot.name, item.key), taped, work)
 
     def _watched(
         self, call: int, key: CallKey, taped: TapedCall | None, work: "asyncio.Future[Any]"
     ) -> _Playing:
         left = [] if taped is None else list(taped.requests)
-        playing = self._playing[call] = _Playing(call, key, self._clock.monotonic(), taped, work, left)
+        playing = self._playing[call] = _Playing(call, key, taped, work, left)
         work.add_done_callback(lambda _: playing.rests.set())
         return playing
 
-    def _has_state(self, slot: HandlerSlot[Any], entry: CallBegin, taped: TapedCall) -> bool:
+    def _has_state(self, runtime: "Runtime", entry: CallBegin, taped: TapedCall) -> bool:
         """Whether the cache has the object that the call has received, as far as that is known."""
+        slot = runtime.parts.slots.get(entry.handler)
         if taped.end is None or not taped.end.revision or not isinstance(slot, ReconcileSlot):
             return True
         found = [each.informer.indexer.get_by_key(entry.key) for each in slot.binding.own_informers]
@@ -415,22 +411,15 @@ class Player:
 
     def _look_ahead(self, entry: CallBegin) -> bool:
         """Take the next changes: the cache had them before the call, and the tape has them right after it."""
-        taken = False
-        position = self._position
-        entries = self._tape.entries
-        while position < min(len(entries), self._position + _LOOK_AHEAD):
-            following = entries[position]
-            at = time_of(following)
-            if at is not None and at - entry.at > 0.5:
+        for following in self._tape.entries[self._position : self._position + _LOOK_AHEAD]:
+            if (time_of(following) or 0.0) - entry.at > _AHEAD_SECONDS:
                 break
-            if isinstance(following, StreamChanges) and any(
-                each.key == entry.key for each in following.objects
-            ):
-                self._take(following)  # what is taken again later changes nothing
-                taken = True
-                break
-            position += 1
-        return taken
+            is_change = isinstance(following, StreamChanges)
+            if is_change and any(each.key == entry.key for each in following.objects):
+                self.server.change(following)  # what is taken again later changes nothing
+                self._given = True
+                return True
+        return False
 
     async def _until_it_rests(self, playing: _Playing) -> None:
         """Wait until a call waits for the tape, be it an answer or the time, or has ended."""
@@ -490,17 +479,11 @@ class Player:
                 self._clock.move(due)
                 await asyncio.sleep(0)
             await self._until_it_rests(playing)
-        if not playing.task.done():
-            self._report.notes.append(
-                f"{self._time()}: {' '.join(playing.key)} has not returned within {_LONGEST_CALL:g} s"
-            )
         del self._playing[playing.call]
-        if (
-            playing.task.done()
-            and not playing.task.cancelled()
-            and (fault := playing.task.exception()) is not None
-        ):
-            raise fault
+        if not playing.task.done():
+            self.note(f"{' '.join(playing.key)} has not returned within {_LONGEST_CALL:g} s")
+        elif not playing.task.cancelled():
+            playing.task.result()  # raises a fault of this package
         self._compare(playing)
 
     def _compare(self, playing: _Playing) -> None:

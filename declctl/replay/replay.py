@@ -125,7 +125,7 @@ class _Replay:
     async def _connect(self) -> TapeClient:
         sandbox = self._player.dry_runs.sandbox = Sandbox()
         await sandbox.start()
-        sandbox.intercept(ClientAnswers(self._player))
+        sandbox.intercept(ClientAnswers(self._player.answer_client, self._player.note))
         sandbox.load(_definitions(self._tape, self._manifest))
         self._player.prepare()
         client = await TapeClient.from_kubeconfig_dict(sandbox.kubeconfig(), clock=self._clock)
