@@ -27,7 +27,7 @@ _HEAD = struct.Struct(">II")  # the bytes of a block, and their CRC-32
 _MOST_BYTES = 64 << 20  # of the entries of one block
 _LEVEL = 1  # frames are compressed already: a higher level makes files a few percent smaller
 _LONGEST_LINE = 64
-_KEPT_BLOCKS = 16  # that are in memory
+_KEPT_BLOCKS = 8  # that are in memory
 
 
 def _as_text(value: object) -> str:

@@ -666,7 +666,10 @@ class Player:
         twin = next((each for each in playing.left if each.content.has_place_of(content)), None)
         if twin is not None:
             await self._until_answered(playing, twin)
-        answer = playing.otherwise[about] = await self.dry_runs.answer(request)
+        answer = await self.dry_runs.answer(request)
+        if request.method == "POST":  # to the collection
+            about += f"/{(answer.get('metadata') or {}).get('name')}"
+        playing.otherwise[about] = answer
         if twin is not None:
             _take_version(answer, twin.request)
         self.dry_runs.keep_status(request.path, answer.get("status"))

@@ -184,6 +184,57 @@ def test_a_call_that_asks_for_more_is_answered_by_a_sandbox(night: Path, bundle:
     )
 
 
+CLIENTS = """
+import asyncio
+import json
+import threading
+
+import kubernetes
+from kubernetes.aio.client import ApiException, CoreV1Api
+
+
+async def copy(request, ctx):
+    core, other = CoreV1Api(ctx.client), kubernetes.client.CoreV1Api(ctx.sync_client)
+    try:
+        await core.read_namespaced_config_map("nobody", "default")
+    except ApiException as missing:
+        assert json.loads(missing.body)["reason"] == "NotFound"
+    made = await core.create_namespaced_config_map("default", {"metadata": {"name": request.name}})
+    there = await asyncio.to_thread(other.list_namespaced_config_map, "default")
+    assert made.metadata.uid in [each.metadata.uid for each in there.items]
+    thread = threading.Thread(target=other.list_namespaced_config_map, args=["default"])
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    stream = await core.list_namespaced_config_map_without_preload_content("default", watch=True)
+    stream.close()
+"""
+
+
+def test_requests_of_official_clients_are_answered(bundle: BundleDir, tmp_path: Path) -> None:
+    """They count as those of `ctx`. What no recording has of them is a note."""
+    bundle.edit("manifest.yaml", "  resources:", '  reload: {preflight: "Off"}\n  resources:')
+    bundle.write("handlers.py", CLIENTS)
+    recording = tmp_path / "night.rec"
+    with running(bundle.path, objects=[pod("p0")], record=recording) as controller:
+        controller.wait_idle()
+    found = replayed(recording)
+    assert (found.same, found.differences, found.writes_alike) == (1, [], 1)
+    maps = "GET /api/v1/namespaces/default/configmaps of a client"
+    notes = [each.partition(": ")[2] for each in found.notes]
+    assert notes == [
+        f"{maps} belongs to no call: nothing is stored",
+        f"{maps}: no recording has such a stream",
+    ]
+    bundle.edit("handlers.py", '{"name": request.name}', '{"name": "other"}')
+    (changed,) = replayed(recording, bundle.path).differences
+    assert changed.details[0].startswith(
+        "outcome: succeeded then, retried (AssertionError"
+    )  # not in the list
+    assert changed.details[1:] == (
+        "POST /api/v1/namespaces/default/configmaps: metadata.name was p0 and is other",
+    )
+
+
 STATUS = """
 import declctl
 
