@@ -1442,13 +1442,19 @@ def build_controller(data: Json) -> ControllerSpec:
     return replace(spec, resources=resources)
 
 
-def in_namespace(controller: ControllerSpec, namespace: str) -> ControllerSpec:
-    """The same controller in one namespace alone: its resources, and the Lease of its election.
+def in_namespaces(controller: ControllerSpec, names: Sequence[str]) -> ControllerSpec:
+    """The same controller where `names` are all namespaces, of which the first stands for `default`.
 
-    Kinds without namespaces are not concerned.
+    The Lease of its election is in that of the process. Kinds without namespaces are not concerned.
     """
     resources = tuple(
-        replace(each, namespaces=(namespace,), namespace_selector="", namespaces_inherited=True)
+        replace(
+            each,
+            namespaces=tuple(names)
+            if each.namespaces is None
+            else tuple(names[0] if name == "default" else name for name in each.namespaces),
+            namespaces_inherited=True,
+        )
         for each in controller.resources
     )
     election = replace(controller.leader_election, namespace=None)

@@ -255,7 +255,6 @@ class HostedController(ABC):
     - `watch`: reload when files change.
     - `clock`: the clock of the controller.
     - `namespace`: of the process, where the manifest names none.
-    - `only`: watch this namespace alone, whatever the manifest says.
     - `records`: remember all calls of handlers, for `calls`.
     - `files`: what reads the manifest instead.
 
@@ -270,7 +269,6 @@ class HostedController(ABC):
         clock: Clock,
         watch: bool = False,
         namespace: str = "default",
-        only: str | None = None,
         records: bool = False,
         files: InputFiles | None = None,
     ) -> None:
@@ -283,7 +281,6 @@ class HostedController(ABC):
         self._manifest = manifest
         self._watch = watch
         self._namespace = namespace
-        self._only = only
         self.patience = _PATIENCE_SECONDS  # seconds of this machine, for calls that do not wait for the clock
         self._slept = 0  # the newest sleep of the clock, when it was at rest last
         self._slow: Mapping[object, int] = {}  # slots, … → calls that `advance` does not wait for
@@ -322,7 +319,6 @@ class HostedController(ABC):
             self._path(),
             watch=self._watch,
             namespace=self._namespace,
-            only_namespace=self._only,
             files=self._files,
             mutation_detector=True,
         )

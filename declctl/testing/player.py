@@ -18,6 +18,7 @@ import msgspec
 
 from declctl.errors import DeclctlError
 from declctl.manifest.controller_test import (
+    DEFAULT_NAMESPACE,
     CallsExpectation,
     ConditionExpectation,
     EventExpectation,
@@ -118,15 +119,9 @@ def play(test: LoadedTest, cluster: ClusterChoice | None = None) -> PlayedTest:
 
 
 def _played(test: LoadedTest, cluster: ClusterChoice | None) -> "_Unmet | None":
-    bundle = test.bundle
-    assert isinstance(bundle, BundleUnderTest)
-    if cluster is None:
-        with SandboxStage(bundle) as stage:
-            return _Player(test, stage).run()
-    with ClusterStage(bundle, cluster) as stage:
-        if refusal := stage.refusal(test):
+    with SandboxStage(test) if cluster is None else ClusterStage(test, cluster) as stage:
+        if refusal := stage.prepare():
             return _Refused(("metadata", "name"), refusal)
-        stage.make_namespace()
         return _Player(test, stage).run()
 
 
@@ -171,9 +166,7 @@ class _Player:
 
     def _start(self) -> None:
         path: Path = ("spec", "objects")
-        objects = [
-            self._placed(each) for entry in self._test.spec.objects for each in self._test.objects_of(entry)
-        ]
+        objects = [each for entry in self._test.spec.objects for each in self._test.objects_of(entry)]
         try:
             self._begin.version = self._stage.begin(objects)
         except (DeclctlError, AssertionError, OSError, RuntimeError) as error:
@@ -199,15 +192,15 @@ class _Player:
         stage, test = self._stage, self._test
         if step.apply is not None:
             for obj in test.objects_of(step.apply):
-                stage.apply(self._placed(obj))
+                stage.apply(obj)
         elif step.patch is not None:
             one = step.patch
             kind = test.kind_of(one.api_version, one.kind)
-            stage.patch(kind, self._namespace(one.namespace), one.name, one.patch)
+            stage.patch(kind, one.namespace, one.name, one.patch)
         elif step.delete is not None:
             one = step.delete
             kind = test.kind_of(one.api_version, one.kind)
-            stage.delete(kind, self._namespace(one.namespace), one.name)
+            stage.delete(kind, one.namespace, one.name)
         elif step.advance is not None:
             stage.controller.advance(step.advance)
         elif step.fault is not None:
@@ -401,14 +394,11 @@ class _Player:
         return _Unmet((*expected.path, "event"), message, details)
 
     def _is_event(self, expected: EventExpectation, event: KubeObject) -> bool:
-        about = dict(expected.regarding or {})
-        if "namespace" in about:
-            about["namespace"] = self._namespace(str(about["namespace"]))
         return (
             expected.type in ("", event.get("type"))
             and _like(expected.reason, event.get("reason"))
             and _like(expected.message, event.get("message"))
-            and matches(about, event.get("involvedObject") or {})
+            and matches(expected.regarding or {}, event.get("involvedObject") or {})
         )
 
     def _judge_calls(self, expected: Expectation) -> _Unmet | None:
@@ -463,14 +453,14 @@ class _Player:
     # -- objects
 
     def _pattern(self, given: JsonObject | None) -> JsonObject:
-        """A pattern with its apiVersion, and the namespace that is meant."""
+        """A pattern with its apiVersion and its namespace."""
         pattern = dict(given or {})
         version = pattern.get("apiVersion")
         kind = self._test.kind_of(str(version or ""), str(pattern["kind"]))
         pattern["apiVersion"] = kind.api_version
         metadata = dict(mapping_at(pattern, "metadata"))
         if self._stage.is_namespaced(kind):
-            metadata["namespace"] = self._namespace(str(metadata.get("namespace") or "default"))
+            metadata["namespace"] = metadata.get("namespace") or DEFAULT_NAMESPACE
         else:
             metadata.pop("namespace", None)
         return {**pattern, "metadata": metadata} if metadata else pattern
@@ -508,16 +498,6 @@ class _Player:
         if len(objects) > 1:
             lines.append(f"it is the nearest of {len(objects)}")
         return lines
-
-    def _namespace(self, written: str) -> str:
-        return self._stage.namespace if written == "default" else written
-
-    def _placed(self, obj: KubeObject) -> KubeObject:
-        """An object of the document, in the namespace that is meant. The stage knows that of one without."""
-        namespace = value_at(obj, "metadata", "namespace")
-        if not isinstance(namespace, str):
-            return obj
-        return {**obj, "metadata": {**obj["metadata"], "namespace": self._namespace(namespace)}}
 
 
 def _like(pattern: str, text: object) -> bool:
