@@ -65,7 +65,7 @@ class ClusterStage(TestingStage):
     def _refusal(self) -> str:
         if any(step.fault is not None for step in self._test.spec.steps):
             return "faults need the API server in memory"
-        if any(each.namespace_selector for each in self._bundle.controller.resources):
+        if any(each.namespace_selector for each in self.bundle.controller.resources):
             return "its controller chooses namespaces by their labels, and would act on others"
         if DEFAULT_NAMESPACE in self._changed_namespaces():
             return f"it changes the namespace {DEFAULT_NAMESPACE} itself, for which another one stands here"
@@ -173,6 +173,9 @@ class ClusterStage(TestingStage):
     def rest(self) -> None:
         """Return when nothing was called or written for a moment."""
         self._until = time.monotonic() + self._cluster.timeout
+        self._settle()
+
+    def _settle(self) -> None:
         latest = time.monotonic() + _MOST_QUIET_SECONDS
         before, since = self._figures(), time.monotonic()
         while time.monotonic() < min(since + _QUIET_SECONDS, latest):
@@ -182,9 +185,11 @@ class ClusterStage(TestingStage):
                 before, since = now, time.monotonic()
 
     def wait(self) -> bool:
-        """Wait a moment; False after the timeout of the step."""
-        time.sleep(LOOK_SECONDS)
-        return time.monotonic() < self._until
+        """Wait until something may be another; False after the timeout of the step."""
+        if time.monotonic() >= self._until:
+            return False
+        self._settle()
+        return True
 
     def __enter__(self) -> Self:
         self._access.__enter__()
@@ -270,14 +275,14 @@ class ClusterStage(TestingStage):
     # -- what the cluster is like
 
     def _watched(self) -> set[GroupVersionKind]:
-        resources = self._bundle.controller.resources
+        resources = self.bundle.controller.resources
         return {GroupVersionKind.of(each.api_version, each.kind) for each in resources if each.kind}
 
     def _applied(self) -> set[GroupVersionKind]:
-        return {kind for handler in self._bundle.controller.handlers for kind in handler.applies}
+        return {kind for handler in self.bundle.controller.handlers for kind in handler.applies}
 
     def _is_served_in_namespaces(self, kind: GroupVersionKind) -> bool:
-        for each in self._bundle.definitions:
+        for each in self.bundle.definitions:
             if kind in defined_kinds([each]):
                 return value_at(each, "spec", "scope") == "Namespaced"
         try:
@@ -327,7 +332,7 @@ class ClusterStage(TestingStage):
         names.update(
             str(value_at(each, "metadata", "namespace")) for each in self._objects() if _namespace_of(each)
         )
-        names.update(name for each in self._bundle.controller.resources for name in each.namespaces or ())
+        names.update(name for each in self.bundle.controller.resources for name in each.namespaces or ())
         return sorted(names - {DEFAULT_NAMESPACE})
 
     def _namespaces_of_steps(self) -> Iterator[str]:

@@ -46,7 +46,7 @@ class TestingStage(ABC):
         assert isinstance(test.bundle, BundleUnderTest)
         self._stack = ExitStack()
         self._test = test
-        self._bundle = test.bundle
+        self.bundle = test.bundle  # the Controller under test
         self._manifest = test.bundle.path
         self._controller: HostedController | None = None
 
@@ -69,7 +69,7 @@ class TestingStage(ABC):
         """Run from a copy of the folder of the manifest, in which files can be replaced. Before `begin`."""
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="declctl-test-")))
         left_out = shutil.ignore_patterns(*_NOT_COPIED)
-        shutil.copytree(self._bundle.folder, folder, ignore=left_out, dirs_exist_ok=True)
+        shutil.copytree(self.bundle.folder, folder, ignore=left_out, dirs_exist_ok=True)
         self._manifest = folder if self._manifest.is_dir() else folder / self._manifest.name
 
     def replace(self, files: Mapping[str, Path]) -> None:
@@ -85,7 +85,7 @@ class TestingStage(ABC):
 
         Raises the fault of the start.
         """
-        self.load([*self._bundle.definitions, *objects])
+        self.load([*self.bundle.definitions, *objects])
         version = self.version()
         self._start()
         return version

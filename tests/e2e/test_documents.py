@@ -76,9 +76,9 @@ def test_documents_say_the_same_on_both_servers(plane: Cluster, scaffold: Path) 
     for where in ((), on_cluster):
         ended = run("test", str(scaffold), "-o", "json", *where)
         assert ended.returncode == 1
-        found.append([(each["place"], each["message"], each["details"][:1]) for each in _tests(ended)])
+        found.append([each["reasons"] for each in _tests(ended)])
     assert found[0] == found[1]
-    assert found[0][0][2] == ["sample: spec.replicas: expected 2, found 1"]
+    assert found[0][0][0]["details"] == ["sample: spec.replicas: expected 2, found 1"]
     assert _left_over(plane) == []
 
 
@@ -99,7 +99,9 @@ def test_a_document_that_needs_another_server_is_skipped(plane: Cluster, scaffol
     documents.write_text(documents.read_text() + "".join(more))
     ended = run("test", str(scaffold), "-o", "json", "--cluster", "--kubeconfig", str(plane.kubeconfig))
     assert ended.returncode == 0, ended.stdout
-    skipped = {each["name"]: each["message"] for each in _tests(ended) if each["outcome"] == "skipped"}
+    skipped = {
+        each["name"]: each["reasons"][0]["message"] for each in _tests(ended) if each["outcome"] == "skipped"
+    }
     assert skipped.keys() == steps.keys()
     assert "kube-public already" in skipped["elsewhere"]
 
