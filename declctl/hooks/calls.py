@@ -11,7 +11,7 @@ import threading
 import traceback
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from pathlib import Path
 from types import CoroutineType, TracebackType
 from typing import Any, NamedTuple, NoReturn, cast
@@ -139,6 +139,11 @@ def current_arguments() -> Mapping[str, object] | None:
     A thread that the hook has started by itself is part of no call.
     """
     return _CURRENT.get().arguments
+
+
+def is_of_call(context: Context) -> bool:
+    """Whether a context is that of a call of a hook, or was made in one, which may have ended."""
+    return context.get(_CURRENT, _NO_CALL) is not _NO_CALL
 
 
 def call(implementation: Implementation, arguments: Mapping[str, object]) -> Any:
