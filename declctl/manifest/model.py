@@ -1442,25 +1442,6 @@ def build_controller(data: Json) -> ControllerSpec:
     return replace(spec, resources=resources)
 
 
-def in_namespaces(controller: ControllerSpec, names: Sequence[str]) -> ControllerSpec:
-    """The same controller where `names` are all namespaces, of which the first stands for `default`.
-
-    The Lease of its election is in that of the process. Kinds without namespaces are not concerned.
-    """
-    resources = tuple(
-        replace(
-            each,
-            namespaces=tuple(names)
-            if each.namespaces is None
-            else tuple(names[0] if name == "default" else name for name in each.namespaces),
-            namespaces_inherited=True,
-        )
-        for each in controller.resources
-    )
-    election = replace(controller.leader_election, namespace=None)
-    return replace(controller, resources=resources, leader_election=election)
-
-
 def _in_namespaces(resource: ResourceSpec, own: Json, inherited: Json) -> ResourceSpec:
     """A resource with its own namespaces, or else with those of the spec: `build` reads each one alone."""
     if own is None and inherited is None:

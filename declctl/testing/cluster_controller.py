@@ -1,10 +1,12 @@
 """A controller under test that watches some namespaces of a cluster."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from declctl.kit import AdvancingClock
-from declctl.runtime.checking.inputs import InputFiles
+from declctl.manifest.controller_test import DEFAULT_NAMESPACE
+from declctl.manifest.model import ControllerSpec
 from declctl.testing.blocking_client import ClusterChoice
 from declctl.testing.controller import HostedController
 from declctl.transport import Client
@@ -17,9 +19,25 @@ class ControllerOnCluster(HostedController):
     """
 
     def __init__(self, manifest: Path, cluster: ClusterChoice, namespaces: Sequence[str]) -> None:
-        files = InputFiles(str(manifest), namespaces=namespaces)
-        super().__init__(manifest, clock=AdvancingClock(), namespace=namespaces[0], records=True, files=files)
+        super().__init__(manifest, clock=AdvancingClock(), namespace=namespaces[0], records=True)
         self._cluster = cluster
+        self._namespaces = namespaces
+
+    def adapted(self, controller: ControllerSpec) -> ControllerSpec:
+        """The same controller in these namespaces alone; the Lease of its election is in the first one."""
+        own, *_ = self._namespaces
+        resources = tuple(
+            replace(
+                each,
+                namespaces=tuple(self._namespaces)
+                if each.namespaces is None
+                else tuple(own if name == DEFAULT_NAMESPACE else name for name in each.namespaces),
+                namespaces_inherited=True,  # kinds without namespaces are not concerned
+            )
+            for each in controller.resources
+        )
+        election = replace(controller.leader_election, namespace=None)
+        return super().adapted(replace(controller, resources=resources, leader_election=election))
 
     async def connect(self) -> Client:
         """A client of the cluster."""

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import NamedTuple, TypeVar
 
@@ -27,7 +27,7 @@ from declctl.kit import files as reader
 from declctl.kit.files import Lookups, PathKind, folder_of, is_exhausted, is_folder
 from declctl.manifest import LoadedManifest, ManifestSource, load
 from declctl.manifest.checks.types import ClassReader
-from declctl.manifest.model import ControllerSpec, in_namespaces
+from declctl.manifest.model import ControllerSpec
 from declctl.manifest.values import EntryPoint
 from declctl.objects.custom_resource import DeclaredKind
 from declctl.runtime.recorder import CommittedFiles
@@ -76,7 +76,7 @@ class InputFiles:
     - `at`: the file or folder that is read, by default `manifest` itself.
     - `seconds`: the longest time of a read.
     - `is_reviewed`: a list of allowed digests is set, beside the one that the manifest may name.
-    - `namespaces`: stand for those of the manifest, as `in_namespaces` says; empty for the manifest as it is.
+    - `adapt`: what is changed in each manifest that is read; None, the default, for nothing.
 
     Standard input is read once. Each read has a daemon thread, because a read of a file system that hangs
     can't be cancelled.
@@ -89,10 +89,10 @@ class InputFiles:
         at: Path | None = None,
         seconds: float = reader.READ_SECONDS,
         is_reviewed: bool = False,
-        namespaces: Sequence[str] = (),
+        adapt: Callable[[ControllerSpec], ControllerSpec] | None = None,
     ) -> None:
         self.manifest = manifest
-        self._namespaces = namespaces
+        self._adapt = adapt
         self._is_reviewed = is_reviewed
         self._at = at or Path(manifest).absolute()  # handlers may change the working folder of the process
         self._seconds = seconds
@@ -290,9 +290,8 @@ class InputFiles:
             return found
 
         loaded = load(source, environ=environ, classes=ask)
-        if self._namespaces:
-            controller = in_namespaces(loaded.controller, self._namespaces)
-            loaded = msgspec.structs.replace(loaded, controller=controller)
+        if self._adapt is not None:
+            loaded = msgspec.structs.replace(loaded, controller=self._adapt(loaded.controller))
         self._loaded = _LastLoad(source, environ, said, loaded)
         return self._loaded.manifest
 
