@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from textwrap import dedent, indent
+from threading import Event
 
 import pytest
 
@@ -106,6 +107,16 @@ PASSES = {
           expect:
             - calls: {handler: copy, failed: 1}
             - match: {kind: Secret, metadata: {name: a}, stringData: {x: "1"}}
+        - wait: 1m
+          expect: [{match: {kind: Secret, metadata: {name: a}, stringData: {x: "2"}}}]
+    """,
+    "a restart while a call waits for the clock": """
+        - fault: {fault: refuse, status: 429, retryAfter: 20, verb: patch, resource: secrets}
+        - patch: {kind: ConfigMap, name: a, patch: {data: {x: "2"}}}
+          expect: [{calls: {handler: copy, count: 0}}]
+        - restart: {}
+          expect: [{match: {kind: Secret, metadata: {name: a}, stringData: {x: "1"}}}]
+        - fault: {fault: clear}
         - wait: 1m
           expect: [{match: {kind: Secret, metadata: {name: a}, stringData: {x: "2"}}}]
     """,
@@ -285,10 +296,26 @@ def test_a_controller_that_can_not_start_is_a_failure(bundle: BundleDir) -> None
 def test_a_slow_call_is_waited_for(bundle: BundleDir) -> None:
     """A call that computes, or waits for something outside, is no call that waits for the clock."""
     bundle.edit(
-        "handlers.py", "    obj = request.obj\n", "    await asyncio.sleep(1.5)\n    obj = request.obj\n"
+        "handlers.py",
+        "    obj = request.obj\n",
+        # What it has begun sleeps on the clock, and it does not wait for that.
+        """    obj = request.obj
+    ctx.record_event(obj, "Slow", "slow")
+    await asyncio.sleep(1.5)
+""",
     )
     bundle.edit("handlers.py", "import declctl", "import asyncio\nimport declctl")
     result = played(bundle, "- expect: [{match: {kind: Secret}}, {calls: {handler: copy, count: 1}}]")
+    assert result.outcome == "passed", result.reasons
+
+
+def test_time_moves_after_schedules_have_begun(bundle: BundleDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the sync of the caches and the first call the process may be busy with something else."""
+    monkeypatch.setattr("declctl.runtime.reloading.reload.trim_heap", lambda: Event().wait(0.5))
+    schedule = "  schedules: [{name: pulse, every: 2s, entryPoint: 'handlers:pulse'}]\n"
+    bundle.edit("manifest.yaml", "  handlers:\n", f"{schedule}  handlers:\n")
+    bundle.edit("handlers.py", "import declctl", "import declctl\n\ndef pulse(): pass\n")
+    result = played(bundle, "- advance: 9s\n  expect: [{calls: {handler: pulse, count: 4}}]", objects="")
     assert result.outcome == "passed", result.reasons
 
 
