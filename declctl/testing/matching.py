@@ -2,16 +2,18 @@
 
 A mapping matches one that has all its fields, with values that match. A list matches one in which each of its
 elements is found, each at another place, in any order. A scalar matches an equal one: numbers by their value,
-and a number no text and no truth value. `null` matches a field that is not there, or null.
+and a number no text and no truth value. `null` matches a field that is not there, or null, and the text `?*`
+any value that is there and not empty, as in patterns of Kyverno.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from declctl.kit.text import to_json
 from declctl.manifest.values import Json, Path, dotted
 from declctl.objects import KubeObject
 
+_ANY: Final = "?*"
 _MOST_SHOWN = 200  # characters of a value
 
 
@@ -57,7 +59,10 @@ def _missed(found: Iterable[MatchDifference]) -> int:
 
 
 def _differences(expected: Json, found: object, path: Path) -> Iterable[MatchDifference]:
-    if isinstance(expected, dict):
+    if expected == _ANY:
+        if found is None or found in ("", [], {}):
+            yield _difference(path, expected, found)
+    elif isinstance(expected, dict):
         if not isinstance(found, Mapping):
             yield _difference(path, expected, found)
             return
@@ -128,7 +133,8 @@ def _difference(path: Path, expected: Json, found: object) -> MatchDifference:
 def sentence(difference: MatchDifference) -> str:
     """`spec.replicas: expected 2, found 1`."""
     found = shown(difference.found) if difference.is_there else "nothing"
-    return f"{dotted(difference.path)}: expected {shown(difference.expected)}, found {found}"
+    expected = "any value" if difference.expected == _ANY else shown(difference.expected)
+    return f"{dotted(difference.path)}: expected {expected}, found {found}"
 
 
 def shown(value: Json) -> str:
