@@ -18,7 +18,10 @@ _MOST_SHOWN = 200  # characters of a value
 
 
 class MatchDifference(NamedTuple):
-    """One value that is expected and not found. `is_there` is False if there is nothing at the path."""
+    """One value that is expected and not found. `is_there` is False if there is nothing at the path.
+
+    Of an element of a list that is not found, `found` has the elements that no other one matches.
+    """
 
     path: Path
     expected: Json
@@ -94,7 +97,7 @@ def _of_lists(expected: list[Json], found: Sequence[object], path: Path) -> Iter
         best = min(compared, key=_missed, default=None)
         # An element that shares nothing with it would only confuse.
         if best is None or _missed(best) >= leaves(element):
-            yield MatchDifference(below, element, None, is_there=False)
+            yield MatchDifference(below, element, cast("Json", free), is_there=False)
         else:
             yield from best
 
@@ -132,9 +135,11 @@ def _difference(path: Path, expected: Json, found: object) -> MatchDifference:
 
 def sentence(difference: MatchDifference) -> str:
     """`spec.replicas: expected 2, found 1`."""
-    found = shown(difference.found) if difference.is_there else "nothing"
+    path, found = difference.path, shown(difference.found) if difference.is_there else "nothing"
     expected = "any value" if difference.expected == _ANY else shown(difference.expected)
-    return f"{dotted(difference.path)}: expected {expected}, found {found}"
+    if not difference.is_there and isinstance(others := difference.found, list):
+        path, expected, found = path[:-1], f"an element {expected}", shown(others) if others else "no more"
+    return f"{dotted(path)}: expected {expected}, found {found}"
 
 
 def shown(value: Json) -> str:

@@ -451,7 +451,8 @@ def _errors(stage: TestingStage) -> Sequence[str]:
     lines: list[str] = []
     last = {each.handler: each for each in stage.controller.calls if each.outcome in _FAILURES}
     for name, call in last.items():
-        lines.append(f"the last error of {name}, for {call.key}: {call.error}")
+        again = "" if call.retry_in is None else f" (again in {call.retry_in:.3g} s)"
+        lines.append(f"the last error of {name}, for {call.key}{again}: {call.error}")
         lines += _traceback(stage, name, call.error)
     schedules: Sequence[ScheduleStatistics] = ()  # of a controller that can be asked
     with suppress(AssertionError, DeclctlError, RuntimeError):

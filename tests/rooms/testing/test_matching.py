@@ -73,7 +73,8 @@ def test_an_object_matches_itself_and_its_parts_alone(obj: dict[str, Any], data:
         ({"a": "?*"}, {"a": ""}, 'a: expected any value, found ""'),
         ({"a": "?*"}, {}, "a: expected any value, found nothing"),
         # Each element has a place of its own, however they have to be placed.
-        ([1, 1], [1], "[1]: expected 1, found nothing"),
+        ([1, 1], [1], "the document: expected an element 1, found no more"),
+        ({"a": ["x", "y"]}, {"a": ["y", "z"]}, 'a: expected an element "x", found ["z"]'),
         ([{}, {"a": 1}], [{"a": 1}, {"b": 1}], None),
         ([{"n": "x", "v": 2}], [{"n": "y", "v": 3}, {"n": "x", "v": 1}], "[0].v: expected 2, found 1"),
     ],
