@@ -300,7 +300,8 @@ class Expectation(LocatedSpec):
     match: JsonObject | None = field(
         _pattern(
             "Fields that an object has; it may have others. The elements of a list are found in any order, "
-            "among others. null: the field is not there. Without metadata.name, one object at least has them."
+            'among others. null: the field is not there; "?*": it has any value, and is not empty. Without '
+            "metadata.name, one object at least has them."
         )
     )
     count: int | None = field(

@@ -177,10 +177,7 @@ class Runtime:
         """
         is_reviewed = self.options.allowed_digests is not None
         files = self.options.files or InputFiles(
-            self.options.manifest,
-            at=self.options.at,
-            is_reviewed=is_reviewed,
-            only_namespace=self.options.only_namespace,
+            self.options.manifest, at=self.options.at, is_reviewed=is_reviewed
         )
         self._children.warm()  # the fork server loads its modules while this process does
         self.machinery.start()

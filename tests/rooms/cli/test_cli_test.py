@@ -44,7 +44,7 @@ def test_each_document_has_a_line_and_a_failure_its_place(declctl: Command, bund
     assert below == [
         "  tests/both.yaml:9:91: expected 2 calls of h in this step, found 1",
         "    default/a: succeeded, Added Watch",
-        "    printed: called for default/a",
+        "  printed: called for default/a",
         "1 passed, 1 failed",
     ]
     assert declctl("test", "-k", "nothing").status == declctl("test", "tests", "-k", "not a-pod").status == 0

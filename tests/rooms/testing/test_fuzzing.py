@@ -43,10 +43,7 @@ def test_a_planted_fault_is_found(planted: Planted, tmp_path: Path) -> None:
     for name in ("faulty", "repaired"):
         (tmp_path / name / "fuzz.yaml").write_text(found.text(), "utf-8")
         (played,) = (play(each) for each in load_documents([tmp_path / name]))
-        assert played.outcome == ("failed" if name == "faulty" else "passed"), (
-            played.message,
-            played.details,
-        )
+        assert played.outcome == ("failed" if name == "faulty" else "passed"), played.reasons
     assert run_lives(tmp_path / "repaired", runs=_RUNS_REPAIRED, seed=1).violation is None
 
 
