@@ -107,10 +107,9 @@ class Judge:
         """A write that the manifest does not declare: one that was sent, or one that declctl refused."""
         if "applies" not in self._checks:
             return None
-        rights = self._bundle.rights
         for number, step in enumerate(world.played):
             for each in step.writes:
-                if each.verb not in rights.get(each.resource, ()):
+                if not self._bundle.allows(each.verb, each.resource):
                     kind = self._bundle.kinds.get(each.resource.partition("/")[0], each.resource)
                     place = f"{each.namespace}/{each.name}" if each.namespace else each.name
                     message = (
