@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from declctl.testing import fuzz
 from declctl.testing.conformance import conformance
 

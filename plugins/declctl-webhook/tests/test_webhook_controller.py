@@ -178,7 +178,10 @@ def test_a_spool_that_can_not_be_used_ends_the_start(tmp_path: Path, receiver: R
 @pytest.mark.parametrize("more", ["headers: {Authorization: Bearer x}", "tiemout: 3s", "mode: batched"])
 def test_a_wrong_config_is_an_error_of_the_manifest(tmp_path: Path, receiver: Receiver, more: str) -> None:
     """With its place, before anything starts."""
-    with pytest.raises(ManifestErrors, match="DCL082"), running(write_manifest(tmp_path, receiver.url, more=more)):
+    with (
+        pytest.raises(ManifestErrors, match="DCL082"),
+        running(write_manifest(tmp_path, receiver.url, more=more)),
+    ):
         pass
 
 
