@@ -53,6 +53,11 @@ class LifeClock(AdvancingClock):
         """The time of the life."""
         return _BEGIN + timedelta(seconds=self.monotonic() - self._first)
 
+    @property
+    def seconds(self) -> float:
+        """Those of the life so far."""
+        return self.monotonic() - self._first
+
     def random(self) -> float:
         """Always the same."""
         return 0.5
@@ -74,14 +79,25 @@ class Restless(Exception):
 
 
 class World:
-    """One life. Use it in a with statement: the controller runs from its beginning to its end."""
+    """One life. Use it in a with statement: the controller runs from its beginning to its end.
 
-    def __init__(self, bundle: FuzzedBundle, objects: Sequence[KubeObject]) -> None:
+    `created` are the seconds at which each of the objects was created, in their order; None: with the world.
+    `begin` are those at which the controller starts.
+    """
+
+    def __init__(
+        self,
+        bundle: FuzzedBundle,
+        objects: Sequence[KubeObject],
+        created: Sequence[float] | None = None,
+        begin: float = 0.0,
+    ) -> None:
         self.bundle = bundle
         self.clock = LifeClock()
         self.played: list[PlayedStep] = []
         self.wanted: dict[ObjectId, KubeObject] = {}  # what users want, by id
-        self._objects = [*bundle.definitions, *objects]
+        self._objects = list(zip(objects, created or [0.0] * len(objects), strict=True))
+        self._begin = begin  # seconds
         self._sandbox = SandboxThread(clock=self.clock, seed=1, garbage_collection=True)
         self._controller: ControllerUnderTest | None = None
         self._has_faults = False  # now
@@ -93,13 +109,16 @@ class World:
     def __enter__(self) -> Self:
         self._sandbox.__enter__()
         try:
-            self._sandbox.load(self._objects)
+            self._sandbox.load(self.bundle.definitions)
+            for each, seconds in self._objects:
+                self._pass_until(seconds)
+                self._sandbox.load([each])
+                self.wanted[id_of(self._stored(each))] = each
+            self._pass_until(self._begin)
             # They are no doing of a life: a controller that is called for namespaces finds the same in each.
             for each in self.bundle.primaries:
                 if each.namespace:
                     self._sandbox.ensure_namespace(each.namespace)
-            for each in self._objects[len(self.bundle.definitions) :]:
-                self.wanted[id_of(self._stored(each))] = each
             self._start()
         except BaseException:
             self._sandbox.__exit__(None, None, None)
@@ -219,6 +238,13 @@ class World:
         self._read = len(lines)
         return "", ""
 
+    def created(self, of: ObjectId) -> float:
+        """The second at which an object was created; 0 for one that is gone."""
+        obj = self._get(of)
+        if obj is None:
+            return 0.0
+        return (datetime.fromisoformat(obj["metadata"]["creationTimestamp"]) - _BEGIN).total_seconds()
+
     def set_status(self, of: ObjectId, status: Any) -> None:
         """Give an object a status, as others have written it."""
         self._is_at_rest = False
@@ -314,6 +340,10 @@ class World:
         )
         self._controller.start()
         self._read = 0
+
+    def _pass_until(self, seconds: float) -> None:
+        if seconds > self.clock.seconds:
+            self.clock.advance(seconds - self.clock.seconds, timeout=_REST_SECONDS)
 
     def _stop(self) -> None:
         """End the controller, which waits for its calls: and these may wait for time to pass."""
