@@ -53,6 +53,11 @@ class LifeClock(AdvancingClock):
         """The time of the life."""
         return _BEGIN + timedelta(seconds=self.monotonic() - self._first)
 
+    @property
+    def seconds(self) -> float:
+        """Those of the life so far."""
+        return self.monotonic() - self._first
+
     def random(self) -> float:
         """Always the same."""
         return 0.5
@@ -74,14 +79,25 @@ class Restless(Exception):
 
 
 class World:
-    """One life. Use it in a with statement: the controller runs from its beginning to its end."""
+    """One life. Use it in a with statement: the controller runs from its beginning to its end.
 
-    def __init__(self, bundle: FuzzedBundle, objects: Sequence[KubeObject]) -> None:
+    `created` are the seconds at which each of the objects was created, in their order; None: with the world.
+    `begin` are those at which the controller starts.
+    """
+
+    def __init__(
+        self,
+        bundle: FuzzedBundle,
+        objects: Sequence[KubeObject],
+        created: Sequence[float] | None = None,
+        begin: float = 0.0,
+    ) -> None:
         self.bundle = bundle
         self.clock = LifeClock()
         self.played: list[PlayedStep] = []
         self.wanted: dict[ObjectId, KubeObject] = {}  # what users want, by id
-        self._objects = [*bundle.definitions, *objects]
+        self._objects = list(zip(objects, created or [0.0] * len(objects), strict=True))
+        self._begin = begin  # seconds
         self._sandbox = SandboxThread(clock=self.clock, seed=1, garbage_collection=True)
         self._controller: ControllerUnderTest | None = None
         self._has_faults = False  # now
@@ -93,9 +109,16 @@ class World:
     def __enter__(self) -> Self:
         self._sandbox.__enter__()
         try:
-            self._sandbox.load(self._objects)
-            for each in self._objects[len(self.bundle.definitions) :]:
+            self._sandbox.load(self.bundle.definitions)
+            for each, seconds in self._objects:
+                self._pass_until(seconds)
+                self._sandbox.load([each])
                 self.wanted[id_of(self._stored(each))] = each
+            self._pass_until(self._begin)
+            # They are no doing of a life: a controller that is called for namespaces finds the same in each.
+            for each in self.bundle.primaries:
+                if each.namespace:
+                    self._sandbox.ensure_namespace(each.namespace)
             self._start()
         except BaseException:
             self._sandbox.__exit__(None, None, None)
@@ -215,6 +238,13 @@ class World:
         self._read = len(lines)
         return "", ""
 
+    def created(self, of: ObjectId) -> float:
+        """The second at which an object was created; 0 for one that is gone."""
+        obj = self._get(of)
+        if obj is None:
+            return 0.0
+        return (datetime.fromisoformat(obj["metadata"]["creationTimestamp"]) - _BEGIN).total_seconds()
+
     def set_status(self, of: ObjectId, status: Any) -> None:
         """Give an object a status, as others have written it."""
         self._is_at_rest = False
@@ -239,7 +269,6 @@ class World:
         metadata = {"name": primary.name, **given, **({"labels": labels} if labels else {})}
         if primary.namespace:
             metadata["namespace"] = primary.namespace
-            self._sandbox.ensure_namespace(primary.namespace)
         obj = {"apiVersion": primary.api_version, "kind": primary.kind, "metadata": metadata, **body}
         try:
             self._sandbox.apply(obj, manager=USER)
@@ -265,7 +294,11 @@ class World:
         found = [each for each in self._children(surroundings=True) if _status(each, step.state) is not None]
         if found:
             obj = found[step.child % len(found)]
-            self._patch(id_of(obj), {"status": _status(obj, step.state)})
+            status = _status(obj, step.state) or {}
+            # A merge patch replaces a list: the conditions of the controller would go.
+            if not _condition_types(obj.get("status")) <= _condition_types(status):
+                status.pop("conditions", None)
+            self._patch(id_of(obj), {"status": status})
 
     def _patch(self, of: ObjectId, patch: Any) -> None:
         old = self._get(of)
@@ -308,15 +341,21 @@ class World:
         self._controller.start()
         self._read = 0
 
+    def _pass_until(self, seconds: float) -> None:
+        if seconds > self.clock.seconds:
+            self.clock.advance(seconds - self.clock.seconds, timeout=_REST_SECONDS)
+
     def _stop(self) -> None:
         """End the controller, which waits for its calls: and these may wait for time to pass."""
         if self._controller is None:
             return
         runtime = self._controller.runtime
-        with suppress(TimeoutError):
-            for _ in range(_MOST_STOPS):
+        with suppress(TimeoutError, RuntimeError):  # it has ended
+            for number in range(2 * _MOST_STOPS):
                 if not self._controller.on_machinery(_running(runtime), _REST_SECONDS):
                     break
+                if number == _MOST_STOPS:
+                    runtime.stop()  # each call leads to the next one: let no other one begin
                 self.clock.step(_LONGEST, timeout=_REST_SECONDS)
         self._controller.stop()
 
@@ -348,6 +387,8 @@ class World:
             step = limit - passed
             passed += self._within(lambda step=step: self.clock.step(step, timeout=_REST_SECONDS))
         handler, error = self.failure()
+        if not error and (loops := runtime.parts.slots.write_loops()):
+            raise Restless("; ".join(map(str, loops)))
         if not error and self._ends_late():
             return passed
         handler, error = self.failure()
@@ -475,6 +516,11 @@ def _other(value: object) -> object:
             return value + 1
         case _:
             return f"{value}x"
+
+
+def _condition_types(status: KubeObject | None) -> set[str]:
+    conditions: Sequence[KubeObject] = (status or {}).get("conditions") or ()
+    return {each["type"] for each in conditions}
 
 
 def _status(obj: KubeObject, state: str) -> KubeObject | None:

@@ -103,5 +103,7 @@ def test_bad_input_is_never_a_pass(declctl: Command, bundle: Path) -> None:
 
 def test_the_fields_of_a_document_are_explained(declctl: Command) -> None:
     """As those of a manifest."""
-    assert "advance" in declctl.done("explain", "ControllerTest.spec.steps").out
+    shown = declctl.done("explain", "ControllerTest.spec.steps").out
+    assert "advance" in shown
+    assert "Changes:" not in shown, "nothing runs a test until its reload"
     assert "did you mean" in declctl.refused("explain", "ControllerTest.spec.step")

@@ -12,6 +12,9 @@ import yaml
 from declctl.errors import UsageError
 from declctl.testing.documents import load_documents
 from declctl.testing.fuzzing import run_lives
+from declctl.testing.fuzzing.bundle import read_bundle
+from declctl.testing.fuzzing.invariants import Judge
+from declctl.testing.fuzzing.lives import Advance, ChildStatus, Create, Life, Restart
 from declctl.testing.fuzzing.states import differences, state_of
 from declctl.testing.fuzzing.values import values
 from declctl.testing.player import play
@@ -56,6 +59,66 @@ def test_a_seed_repeats_what_it_finds(tmp_path: Path) -> None:
     assert (one.runs, one.life, one.text()) == (other.runs, other.life, other.text())
     allowed = dict.fromkeys(("declared", "idempotent"), "the test says so")
     assert run_lives(tmp_path, runs=one.runs, seed=3, allow=allowed).violation is None
+
+
+_ELECTED = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: meant}
+spec:
+  leaderElection: {enabled: true}
+  resources:
+    - {name: deployments, apiVersion: apps/v1, kind: Deployment}
+    - {name: namespaces, apiVersion: v1, kind: Namespace}
+  handlers:
+    - name: age
+      mode: Reconcile
+      resourceRef: {name: deployments}
+      entryPoint: "handlers:age"
+      status: true
+    - {name: places, mode: Reconcile, resourceRef: {name: namespaces}, entryPoint: "handlers:places"}
+"""
+_MEANT = """
+import datetime
+import declctl
+from kubernetes.aio.client import CoreV1Api
+
+@declctl.hookimpl
+def declctl_rbac():
+    return [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}]
+
+async def places(request, ctx):
+    if request.obj is not None and await ctx.get("v1/ConfigMap", "place", namespace=request.name) is None:
+        body = {"metadata": {"name": "place"}}
+        await CoreV1Api(ctx.client).create_namespaced_config_map(request.name, body)
+
+async def age(request, ctx):
+    if request.obj is None:
+        return None
+    created = datetime.datetime.fromisoformat(request.obj["metadata"]["creationTimestamp"])
+    left = 5400 - (ctx.now() - created).total_seconds()
+    condition = {"type": "example.dev/Young", "status": str(left > 0), "reason": "Age", "message": ""}
+    await ctx.patch_status(conditions=[condition])
+    return declctl.Requeue(after=left) if left > 0 else None
+"""
+
+
+@pytest.mark.parametrize(
+    "meanwhile", [(Advance(3600), Advance(3600)), (ChildStatus(0, "ready"),), (Restart(),)]
+)
+def test_what_is_meant_is_no_fault(meanwhile: Life, tmp_path: Path) -> None:
+    """A leader, what comes with age, conditions of several controllers, writes that a hook declares.
+
+    The namespaces of objects are no doing of a life: what the controller makes in them may stay.
+    """
+    (tmp_path / "manifest.yaml").write_text(_ELECTED, "utf-8")
+    (tmp_path / "handlers.py").write_text(_MEANT, "utf-8")
+    bundle = read_bundle(str(tmp_path))
+    number, primary = next((n, one) for n, one in enumerate(bundle.primaries) if one.namespace == "other")
+    found = Judge(bundle, {}).judge((Create(number, primary.examples[0]), *meanwhile))
+    assert found is None, found.message
+    unseen = Judge(read_bundle(str(tmp_path), handler="age"), {}).judge((Create(0, primary.examples[0]),))
+    assert unseen is None
 
 
 def test_a_slow_call_is_no_fault(tmp_path: Path) -> None:
