@@ -4,7 +4,7 @@ import io
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import closing, redirect_stdout, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -167,7 +167,7 @@ class _Fuzzer:
         """Draw lives, and shorten the first one that fails."""
         begin = time.monotonic()
         # What handlers print would be printed for each life.
-        with redirect_stdout(io.StringIO()):
+        with redirect_stdout(io.StringIO()), closing(self._judge):
             self._search()
         life, violation = self._found or ((), None)
         return FuzzResult(

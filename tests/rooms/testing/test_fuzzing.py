@@ -12,8 +12,11 @@ import yaml
 from declctl.errors import UsageError
 from declctl.testing.documents import load_documents
 from declctl.testing.fuzzing import run_lives
+from declctl.testing.fuzzing.bundle import read_bundle
+from declctl.testing.fuzzing.lives import ChildStatus, Create, Delete
 from declctl.testing.fuzzing.states import differences, state_of
 from declctl.testing.fuzzing.values import values
+from declctl.testing.fuzzing.world import World
 from declctl.testing.player import play
 from tests.rooms.testing.fuzzed import PLANTED, Planted
 
@@ -67,6 +70,25 @@ def test_a_slow_call_is_no_fault(tmp_path: Path) -> None:
     slow = planted.repaired.replace("    size =", "    await asyncio.to_thread(time.sleep, 0.5)\n    size =")
     planted.write(tmp_path, "import asyncio, time\n" + slow)
     assert run_lives(tmp_path, runs=1, seed=1).violation is None
+
+
+def test_a_world_goes_on_after_a_life_that_leaves_nothing_behind(tmp_path: Path) -> None:
+    """But not with an object of it, or with a changed one that was there before."""
+    planted = PLANTED["a lost retry"]
+    planted.write(tmp_path, planted.repaired)
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "other"}}
+    bundle = read_bundle(str(tmp_path), objects=[deployment])
+    create = Create(0, {"spec": {"size": 1}})
+    with World(bundle, bundle.surroundings) as world:
+        for _ in range(2):
+            world.play(create)
+            assert not world.begin_again()
+            world.play(Delete(0))
+            assert len(world.played) == 2
+            assert world.begin_again()
+            assert not world.played
+        world.play(ChildStatus(0, "ready"))
+        assert not world.begin_again()
 
 
 @pytest.mark.thorough
