@@ -6,7 +6,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import closing, contextmanager, redirect_stdout, suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -185,7 +185,7 @@ class _Fuzzer:
     def run(self) -> FuzzResult:
         """Draw lives, and shorten the first one that fails."""
         begin = time.monotonic()
-        with _silence():
+        with _silence(), closing(self._judge):
             self._search()
             life, violation = self._found or ((), None)
             if violation is not None:
@@ -205,8 +205,9 @@ class _Fuzzer:
         """The same violation without the further calls of `idempotent`, if these have no part in it."""
         if violation.invariant not in ("finalized", "collected"):
             return violation
-        judge = Judge(self._bundle, {**self._allowed, "idempotent": "its calls are steps of a document"})
-        found = judge.judge(life)
+        allowed = {**self._allowed, "idempotent": "its calls are steps of a document"}
+        with closing(Judge(self._bundle, allowed)) as judge:
+            found = judge.judge(life)
         return found if found is not None and found.invariant == violation.invariant else violation
 
     def _search(self) -> None:

@@ -57,16 +57,30 @@ class Judge:
         self._bundle = bundle
         self._checks = frozenset(INVARIANTS) - allowed.keys()
         self._references: dict[bytes, State | str] = {}  # what a fresh controller comes to
-        self.played = 0  # lives, references among them
+        self._world: World | None = None  # whose lives have broken nothing so far
 
     def judge(self, life: Life) -> Violation | None:
-        """Play a life, and return what it breaks; None for nothing."""
-        self.played += 1
-        with World(self._bundle, self._bundle.surroundings) as world:
-            try:
-                return self._judge(world, life)
-            except Restless as restless:
-                return self._restless(world, restless)
+        """Play a life, and return what it breaks; None for nothing.
+
+        A life after one that broke something has a controller of its own: what it breaks is its own doing.
+        """
+        world, self._world = self._world or World(self._bundle, self._bundle.surroundings), None
+        try:
+            found = self._judge(world, life)
+            if found is None and world.begin_again():
+                self._world = world
+            return found
+        except Restless as restless:
+            return self._restless(world, restless)
+        finally:
+            if self._world is None:
+                world.close()
+
+    def close(self) -> None:
+        """End the controller of the last life."""
+        if self._world is not None:
+            self._world.close()
+            self._world = None
 
     def _judge(self, world: World, life: Life) -> Violation | None:
         # The life, then whatever still has to be done when all faults are over.
@@ -201,7 +215,6 @@ class Judge:
         times = [*sorted(created), world.clock.seconds if now else 0.0]
         key = msgspec.json.encode([objects, sorted(statuses.items()), times], order="deterministic")
         if key not in self._references:
-            self.played += 1
             self._references[key] = self._fresh(objects, statuses, times)
         return self._references[key]
 

@@ -96,8 +96,8 @@ def differences(expected: State, found: State, *, without: Iterable[ObjectId] = 
 def changed_objects(before: State, after: State, touched: Iterable[ObjectId]) -> list[StateDifference]:
     """What a controller has changed from one state to the next.
 
-    Times count. Of the `touched` objects, on which a user has set an annotation, only what the controller owns
-    does.
+    Times count. Of the `touched` objects, on which a user has set an annotation, only what the controller
+    owns does.
     """
     by_user = set(touched)
     result: list[StateDifference] = []

@@ -1,7 +1,7 @@
 """Plays lives: a controller over an API server in memory, and what users and others do there.
 
-Each life has a server and a controller of its own, so that no life leaves anything to the next one. The clock
-stands still between two steps.
+The clock stands still between two steps. A world may play one life after the other, as a start takes as long
+as a short life: but only after one that has left all objects as it has found them.
 """
 
 import time
@@ -19,6 +19,7 @@ from declctl.objects import KubeObject
 from declctl.objects.managed_fields import ElementStep, Steps, owned_values
 from declctl.sandbox import Sandbox, SandboxThread, immutable
 from declctl.sandbox.faults import LedgerEntry
+from declctl.sandbox.kinds import ServedKind
 from declctl.sandbox.patches import MERGE_PATCH, MERGES
 from declctl.testing.fuzzing import lives
 from declctl.testing.fuzzing.bundle import FuzzedBundle
@@ -79,7 +80,9 @@ class Restless(Exception):
 
 
 class World:
-    """One life. Use it in a with statement: the controller runs from its beginning to its end.
+    """A server and a controller, for one life or, with `begin_again`, for several ones.
+
+    Use it in a with statement, or end it by `close`: the controller runs from its beginning to its end.
 
     `created` are the seconds at which each of the objects was created, in their order; None: with the world.
     `begin` are those at which the controller starts.
@@ -97,24 +100,22 @@ class World:
         self.played: list[PlayedStep] = []
         self.wanted: dict[ObjectId, KubeObject] = {}  # what users want, by id
         self._objects = list(zip(objects, created or [0.0] * len(objects), strict=True))
-        self._begin = begin  # seconds
         self._sandbox = SandboxThread(clock=self.clock, seed=1, garbage_collection=True)
         self._controller: ControllerUnderTest | None = None
         self._has_faults = False  # now
         self._had_faults = False  # since it converged last
         self._is_at_rest = False
+        self._kinds: dict[tuple[str, str], ServedKind] = {}
         self._touches = 0
         self._read = 0  # lines of the log of the controller
-
-    def __enter__(self) -> Self:
         self._sandbox.__enter__()
         try:
             self._sandbox.load(self.bundle.definitions)
             for each, seconds in self._objects:
                 self._pass_until(seconds)
                 self._sandbox.load([each])
-                self.wanted[id_of(self._stored(each))] = each
-            self._pass_until(self._begin)
+            self._want()
+            self._pass_until(begin)
             # They are no doing of a life: a controller that is called for namespaces finds the same in each.
             for each in self.bundle.primaries:
                 if each.namespace:
@@ -123,15 +124,34 @@ class World:
         except BaseException:
             self._sandbox.__exit__(None, None, None)
             raise
+        self._first = _versions(self.state())  # what was there before the life
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the controller and the server."""
         try:
             self._stop()
         finally:
-            self._sandbox.__exit__(kind, error, trace)
+            self._sandbox.__exit__(None, None, None)
+
+    def begin_again(self) -> bool:
+        """Be ready for a further life; False if the objects are not all as they were before the last one."""
+        if self._has_faults or _versions(self.state()) != self._first:
+            return False
+        self.played, self.wanted, self._had_faults = [], {}, False
+        self._want()
+        return True
+
+    def _want(self) -> None:
+        for each, _ in self._objects:
+            self.wanted[id_of(self._stored(each))] = each
 
     # Steps
 
@@ -166,7 +186,7 @@ class World:
         if self._get(of) is None:
             return
         self.wanted.pop(of, None)
-        self._sandbox.delete(self._word(of), of[3], of[2] or None)
+        self._sandbox.delete(self._kind(of[0], of[1]), of[3], of[2] or None)
         self._end({"delete": _target(of)})
 
     def touch(self, of: ObjectId) -> None:
@@ -249,7 +269,7 @@ class World:
         """Give an object a status, as others have written it."""
         self._is_at_rest = False
         with suppress(SandboxError):
-            self._sandbox.patch(self._word(of), of[3], {"status": status}, namespace=of[2])
+            self._sandbox.patch(self._kind(of[0], of[1]), of[3], {"status": status}, namespace=of[2])
 
     def rest(self) -> None:
         """Let happen what needs no time. Raises Restless."""
@@ -304,7 +324,7 @@ class World:
         old = self._get(of)
         if old is None:
             return
-        kind = self._sandbox.served(of[0], of[1])
+        kind = self._kind(of[0], of[1])
         new = MERGES[MERGE_PATCH](deepcopy(old), deepcopy(patch))
         if new == old or any(True for _ in immutable.changed_fields(kind, old, new)):
             return
@@ -441,19 +461,21 @@ class World:
 
     def _get(self, of: ObjectId) -> KubeObject | None:
         with suppress(SandboxError):
-            return self._sandbox.get(self._sandbox.served(of[0], of[1]), of[3], of[2] or None)
+            return self._sandbox.get(self._kind(of[0], of[1]), of[3], of[2] or None)
         return None
 
     def _stored(self, obj: KubeObject) -> KubeObject:
         """An object with the namespace that it has in the server."""
-        kind = self._sandbox.served(obj["apiVersion"], obj["kind"])
+        kind = self._kind(obj["apiVersion"], obj["kind"])
         metadata = {**obj["metadata"]}
         if kind.namespaced:
             metadata.setdefault("namespace", "default")
         return {**obj, "metadata": metadata}
 
-    def _word(self, of: ObjectId) -> Any:
-        return self._sandbox.served(of[0], of[1])
+    def _kind(self, api_version: str, kind: str) -> ServedKind:
+        if (api_version, kind) not in self._kinds:
+            self._kinds[api_version, kind] = self._sandbox.served(api_version, kind)
+        return self._kinds[api_version, kind]
 
 
 def _taken_writes(server: Sandbox) -> Sequence[LedgerEntry]:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from declctl.testing.documents import load_documents
 from declctl.testing.fuzzing import run_lives
 from declctl.testing.fuzzing.bundle import read_bundle
 from declctl.testing.fuzzing.invariants import Judge
-from declctl.testing.fuzzing.lives import Advance, ChildStatus, Create, Life, Restart
+from declctl.testing.fuzzing.lives import Advance, ChildStatus, Create, Delete, Life, Restart
 from declctl.testing.fuzzing.states import differences, state_of
 from declctl.testing.fuzzing.values import values
+from declctl.testing.fuzzing.world import World
 from declctl.testing.player import play
 from tests.rooms.testing.fuzzed import PLANTED, Planted
 
@@ -115,10 +117,11 @@ def test_what_is_meant_is_no_fault(meanwhile: Life, tmp_path: Path) -> None:
     (tmp_path / "handlers.py").write_text(_MEANT, "utf-8")
     bundle = read_bundle(str(tmp_path))
     number, primary = next((n, one) for n, one in enumerate(bundle.primaries) if one.namespace == "other")
-    found = Judge(bundle, {}).judge((Create(number, primary.examples[0]), *meanwhile))
+    with closing(Judge(bundle, {})) as judge:
+        found = judge.judge((Create(number, primary.examples[0]), *meanwhile))
     assert found is None, found.message
-    unseen = Judge(read_bundle(str(tmp_path), handler="age"), {}).judge((Create(0, primary.examples[0]),))
-    assert unseen is None
+    with closing(Judge(read_bundle(str(tmp_path), handler="age"), {})) as judge:
+        assert judge.judge((Create(0, primary.examples[0]),)) is None
 
 
 def test_a_slow_call_is_no_fault(tmp_path: Path) -> None:
@@ -127,6 +130,25 @@ def test_a_slow_call_is_no_fault(tmp_path: Path) -> None:
     slow = planted.repaired.replace("    size =", "    await asyncio.to_thread(time.sleep, 0.5)\n    size =")
     planted.write(tmp_path, "import asyncio, time\n" + slow)
     assert run_lives(tmp_path, runs=1, seed=1).violation is None
+
+
+def test_a_world_goes_on_after_a_life_that_leaves_nothing_behind(tmp_path: Path) -> None:
+    """But not with an object of it, or with a changed one that was there before."""
+    planted = PLANTED["a lost retry"]
+    planted.write(tmp_path, planted.repaired)
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "other"}}
+    bundle = read_bundle(str(tmp_path), objects=[deployment])
+    create = Create(0, {"spec": {"size": 1}})
+    with World(bundle, bundle.surroundings) as world:
+        for _ in range(2):
+            world.play(create)
+            assert not world.begin_again()
+            world.play(Delete(0))
+            assert len(world.played) == 2
+            assert world.begin_again()
+            assert not world.played
+        world.play(ChildStatus(0, "ready"))
+        assert not world.begin_again()
 
 
 @pytest.mark.thorough

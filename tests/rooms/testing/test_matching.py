@@ -80,7 +80,7 @@ def test_an_object_matches_itself_and_its_parts_alone(obj: dict[str, Any], data:
     ],
 )
 def test_what_matches(expected: Any, found: Any, said: str | None) -> None:
-    """Numbers by value, texts and truth values by kind, null as absent, `?*` as any value, lists by distinct elements."""
+    """Numbers by value, texts by kind, null as absent, `?*` as any value, lists by distinct elements."""
     assert [sentence(each) for each in differences(expected, found)][:1] == ([] if said is None else [said])
     assert matches(expected, found) is (said is None)
 
