@@ -69,6 +69,7 @@ kind: Controller
 metadata: {name: meant}
 spec:
   leaderElection: {enabled: true}
+  reload: {preflightTimeout: 60s}
   resources:
     - {name: deployments, apiVersion: apps/v1, kind: Deployment}
     - {name: namespaces, apiVersion: v1, kind: Namespace}
