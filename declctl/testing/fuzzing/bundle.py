@@ -113,9 +113,7 @@ def read_bundle(
     if checked.errors or checked.inputs is None:
         raise ManifestErrors(checked.diagnostics)
     inputs = checked.inputs
-    of_hooks = check_rights(manifest, children=CHILDREN)
-    if of_hooks.errors:
-        raise ManifestErrors(of_hooks.diagnostics)
+    hooks = check_rights(manifest, children=CHILDREN).hooks
     controller = _adapted(inputs.loaded.controller)
     loaded = structs.replace(inputs.loaded, controller=controller)
     planned = plan(controller)
@@ -150,7 +148,7 @@ def read_bundle(
         ],
         surroundings=[each for each in given if (each.get("apiVersion"), each.get("kind")) not in kinds],
         primaries=primaries,
-        rights=_rights(planned, served, () if of_hooks.hooks is None else of_hooks.hooks.rules),
+        rights=_rights(planned, served, () if hooks is None else hooks.rules),
         kinds={each.plural: each.kind for each in served},
         watched=frozenset(kinds | {(each.api_version, each.kind) for each in mapped}),
         touches=not any(each.filter or any(w.filter for w in each.watches) for each in planned.handlers),
