@@ -34,7 +34,6 @@ from declctl.kit import AdvancingClock, Clock, Standstill
 from declctl.kit.files import folder_of
 from declctl.kit.pending import ItemState
 from declctl.manifest.definition_files import definitions_beside
-from declctl.manifest.model import ControllerSpec
 from declctl.objects import KubeObject
 from declctl.objects.differences import Mutation
 from declctl.runtime.checking.inputs import InputFiles
@@ -297,10 +296,6 @@ class HostedController(ABC):
         """What makes the recorder of the process; None, the default, for none."""
         return None
 
-    def adapted(self, controller: ControllerSpec) -> ControllerSpec:
-        """What runs of each manifest that is read; by default the controller itself."""
-        return controller
-
     @abstractmethod
     async def connect(self) -> Client:
         """A client of the API server, which the controller closes. On the machinery loop."""
@@ -324,7 +319,7 @@ class HostedController(ABC):
             self._path(),
             watch=self._watch,
             namespace=self._namespace,
-            files=self._files or InputFiles(self._path(), adapt=self.adapted),
+            files=self._files,
             mutation_detector=True,
         )
         self._runtime = Runtime(
