@@ -1,7 +1,7 @@
 """Requests of official clients in a replay: they reach the sandbox by HTTP, and the player answers them.
 
-A client marks each request with its call, by a header. So `ctx.client` gets the answers of then, too. The mark
-also has a number of the request: urllib3 sends one again that has no answer, and then as before it has none.
+A client marks each request with its call, by a header. So `ctx.client` gets the answers of then, too. The
+mark also has a number of the request: urllib3 sends one again that has no answer, and again it has none.
 """
 
 import itertools

@@ -247,7 +247,7 @@ class _Behind:
     def get(self, key):
         return self.records.get(key)
 
-    def is_undecided(self, key) -> bool:  # noqa: ARG002
+    def is_undecided(self, key) -> bool:
         return False
 
     def object_left(self, notification) -> None:
