@@ -4,6 +4,7 @@ import base64
 import json
 import random
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,11 @@ def _bundle(tmp_path: Path) -> BundleDir:
 
 @pytest.fixture(name="night")
 def _night(bundle: BundleDir, tmp_path: Path) -> Path:
+    return recorded_night(bundle, tmp_path)
+
+
+def recorded_night(bundle: BundleDir, tmp_path: Path) -> Path:
+    """Three pods, a change of one of them, and a minute."""
     recording = tmp_path / "night.rec"
     with running(bundle.path, objects=[pod(f"p{n}") for n in range(3)], record=recording) as controller:
         controller.wait_idle()
@@ -87,8 +93,13 @@ def _night(bundle: BundleDir, tmp_path: Path) -> Path:
     return recording
 
 
-def test_the_code_of_then_makes_the_same_calls_and_writes(night: Path) -> None:
-    found = replayed(night)
+@pytest.mark.parametrize("isolation", ["", ", isolation: {mode: Process}"], ids=["here", "isolated"])
+def test_the_code_of_then_makes_the_same_calls_and_writes(
+    isolation: str, bundle: BundleDir, tmp_path: Path
+) -> None:
+    """Also from a process of its own."""
+    bundle.edit("manifest.yaml", '"handlers:copy"', f'"handlers:copy"{isolation}')
+    found = replayed(recorded_night(bundle, tmp_path))
     assert (found.calls, found.same, found.writes_alike) == (10, 10, 10)
     assert found.is_alike
     assert found.seconds > 60 > 20 * found.took
@@ -267,10 +278,13 @@ def test_what_had_no_answer_then_has_none_again(bundle: BundleDir, tmp_path: Pat
         controller.sandbox.faults.lose(Match("get", "configmaps"))
         controller.sandbox.faults.lose(Match("list", "configmaps", "default"))
         controller.sandbox.create(pod("p0"))
+        lists = partial(controller.sandbox.ledger.count, "list", resource="configmaps", namespace="default")
         controller.advance(10)
+        until("four attempts are lost", lambda: lists() == 4)
         controller.wait_idle()
         controller.sandbox.faults.clear()
         controller.advance(10)
+        until("there is an answer", lambda: lists() == 5)
     tape = read_tape(recording)
     ends = [tape.call(each).end for each in tape.calls]
     assert Counter(each.error_type for each in ends if each is not None) == {"": 2, "MaxRetryError": 1}
