@@ -180,7 +180,7 @@ FAILS = {
         """apply:
     {apiVersion: v1, kind: Pod, metadata: {name: a}, status: {conditions: [{type: Ready, status: "False"}]}}
   expect: [{condition: {kind: Pod, name: a, type: Ready, status: "True", message: 2 of*}}]""",
-        ":10:22: Pod a: the condition Ready differs",
+        ":10:28: Pod a: the condition Ready differs",
         'status: expected "True", found "False"',
     ),
     "another Event": (
