@@ -87,14 +87,14 @@ def write_numbers(value: Any) -> None:
                 write_numbers(child)
 
 
-class UnknownField(NamedTuple):
+class PrunedField(NamedTuple):
     """A field that a schema does not have."""
 
     path: tuple[str | int, ...]  # from the object, its own name included
     names: Sequence[str]  # the fields that the schema has there
 
 
-def prune(value: Any, schema: Schema | None, path: tuple[str | int, ...] = ()) -> Iterator[UnknownField]:
+def prune(value: Any, schema: Schema | None, path: tuple[str | int, ...] = ()) -> Iterator[PrunedField]:
     """Remove the fields that a schema does not have, in place, and say which they were."""
     schema = schema or {}
     keeps = schema.get("x-kubernetes-preserve-unknown-fields")
@@ -108,7 +108,7 @@ def prune(value: Any, schema: Schema | None, path: tuple[str | int, ...] = ()) -
                 yield from prune(held[name], known, (*path, name))
             elif not keeps:
                 del held[name]
-                yield UnknownField((*path, name), list(schema.get("properties") or ()))
+                yield PrunedField((*path, name), list(schema.get("properties") or ()))
     elif isinstance(value, list):
         # What is below a list of unknown things is unknown, unless unknown things are kept.
         items = schema.get("items")
