@@ -40,6 +40,7 @@ class ReflectorStatistics:
     lists: int = 0  # LISTs, and streaming lists that were complete
     streams: int = 0  # streaming lists among the lists
     relists: int = 0  # complete lists after the first one
+    resumes: int = 0  # 1 if the cache began with the objects of an earlier process
     relists_requested: int = 0  # requests for a list, such as by a reload that moves a handler
     streams_given_up: int = 0  # streaming lists that a LIST replaced
     watches: int = 0  # requests to watch
