@@ -9,13 +9,15 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 import zstandard
 
 from declctl.errors import UsageError
 from declctl.recording.entries import ENTRIES, Entry, RecordingHeader
+
+T = TypeVar("T")
 
 FORMAT = 1
 _WORD = b"declctl-recording "
@@ -39,19 +41,23 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_as_text)
 class BlockFile:
     """A file that blocks are appended to. It is made with mode 0600, in the place of one that is there."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, first_line: bytes = FIRST_LINE) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         os.fchmod(descriptor, 0o600)
         self._file = os.fdopen(descriptor, "wb", buffering=0)
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
-        self._file.write(FIRST_LINE)
-        self.bytes = len(FIRST_LINE)  # of the file so far
+        self._file.write(first_line)
+        self.bytes = len(first_line)  # of the file so far
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append(self, entries: Sequence[object]) -> None:
         """Append one block. Raises OSError; then the end of the file may be torn."""
         block = self._compressor.compress(_encoder.encode(entries))
         self._file.write(_HEAD.pack(len(block), zlib.crc32(block)) + block)
         self.bytes += _HEAD.size + len(block)
+
+    def sync(self) -> None:
+        """Let the disk have all that was appended. Raises OSError."""
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file. May be repeated."""
@@ -73,7 +79,7 @@ def read_blocks(path: Path) -> WholeEntries:
             _read_first_line(path, file)
             entries: list[Entry] = []
             whole = file.tell()
-            for block in _blocks(file):
+            for block in blocks_of(file, ENTRIES):
                 entries += block
                 whole = file.tell()
             torn = os.fstat(file.fileno()).st_size - whole
@@ -113,8 +119,8 @@ def _read_first_line(path: Path, file: BinaryIO) -> None:
         )
 
 
-def _blocks(file: BinaryIO) -> Iterator[Sequence[Entry]]:
-    """The entries of each block, up to the first that is not whole."""
+def blocks_of(file: BinaryIO, decoder: msgspec.msgpack.Decoder[list[T]]) -> Iterator[Sequence[T]]:
+    """The entries of each block, from the present place of a file to the first block that is not whole."""
     decompressor = zstandard.ZstdDecompressor()
     while len(head := file.read(_HEAD.size)) == _HEAD.size:
         length, checksum = _HEAD.unpack(head)
@@ -126,6 +132,6 @@ def _blocks(file: BinaryIO) -> Iterator[Sequence[Entry]]:
         try:
             if zstandard.frame_content_size(block) > _MOST_BYTES:
                 return
-            yield ENTRIES.decode(decompressor.decompress(block))
+            yield decoder.decode(decompressor.decompress(block))
         except (zstandard.ZstdError, msgspec.MsgspecError):
             return
