@@ -180,6 +180,7 @@ class SharedIndexInformer:
         self._transform: Transform | None = None  # of `set_transform`, applied at the start
         self._reprojection: Reprojection | None = None  # the last one that took over, if it is still in use
         self._started = False
+        self.has_kept = False  # it begins with kept objects
 
     async def run(self) -> None:
         """List, watch and notify until cancelled (client-go's Run). Raises CacheError the second time.
@@ -251,6 +252,7 @@ class SharedIndexInformer:
                 f"{self.name} has a reflector for each namespace: it can't begin with kept objects"
             )
         reflector.begin_with(records, resource_version)
+        self.has_kept = True
 
     def reproject(self, projection: Projection) -> None:
         """Decode with another projection from now on. Cached records stay as they are."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 from msgspec.structs import replace
 
-from declctl.errors import ApiError, ManifestErrors, NotFound, StateUnusable, UsageError
+from declctl.errors import ApiError, ManifestErrors, NotFound, UsageError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
 from declctl.kit.files import folder_of
@@ -500,18 +500,14 @@ class Runtime:
         )
 
     def _state_keeper(self) -> "StateKeeper | None":
-        """What keeps the caches of this process, if the manifest asks for it and that is possible."""
+        """What keeps the caches of this process, if the manifest asks for it."""
         name, path = self.plan.name, self.plan.state.folder
         if path is None or not self.options.keeps_state:
             return None
         from declctl.runtime.state import StateKeeper
 
         folder = folder_of(self.options.at or Path(self.options.manifest))
-        try:
-            return StateKeeper(folder / path, controller=name, clock=self._clock, log=self._log)
-        except StateUnusable as why:
-            self._log.warning(f"state: {why}. Nothing is kept for the next process")
-            return None
+        return StateKeeper(folder / path, controller=name, clock=self._clock, log=self._log)
 
     def _background(
         self, files: InputFiles, parts: RuntimeParts, tasks: asyncio.TaskGroup

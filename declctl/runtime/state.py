@@ -6,6 +6,7 @@ the loop hands it the records of all caches at one moment, without a copy of the
 """
 
 import asyncio
+import itertools
 import threading
 import weakref
 from collections import deque
@@ -45,6 +46,7 @@ from declctl.runtime.log import Log
 _MOST_WAITING: Final = 50_000  # batches; beyond it, a new file is begun
 _PAUSE_SECONDS: Final = 0.2  # between two looks at the queue: so much is lost when the process is killed
 _LEAST_BYTES: Final = 16 << 20  # of changes, before a new file is begun
+_FIRST_LOOKS: Final = 150  # for which the first file waits until all caches are filled
 _END_SECONDS: Final = 10.0  # for writing what waits at the end
 _OBJECTS_OF_AN_ENTRY: Final = 500
 _GONE = DeltaType.DELETED
@@ -96,39 +98,48 @@ class StateKeeper:
     """
 
     def __init__(self, path: Path, *, controller: str, clock: Clock, log: Log) -> None:
-        """Read the state of the process before. Raises StateUnusable if the folder can't be used."""
+        """Read the state of the process before."""
+        self.fault = ""  # why nothing is kept; empty while all is
         self._log = log
-        self._folder = StateFolder(path)
         self._header = StateHeader(controller, declctl.__version__, clock.now().isoformat())
-        self._kept = self._read()  # of the process before, by identity; a cache takes its own
+        self._kept: dict[str, CacheState] = {}  # of the process before, by identity; a cache takes its own
         self._loop = asyncio.get_running_loop()
         self._caches: list[_WrittenCache] = []  # that may be alive; changed on the loop
-        self._numbers = 0
+        self._numbers = itertools.count(1)
         self._waiting: deque[_Applied | _Moment] = deque()
         self._asked = False  # for a moment that has not come
         self._file: StateFile | None = None  # None before the first moment
         self._begun_bytes = 0  # of the file, when its caches were written
-        self._failed = False
+        self._looks = 0
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="declctl-state", daemon=True)
-        self._thread.start()
+        self._path = path
+        self._folder: StateFolder | None = None
+        try:
+            folder = self._folder = StateFolder(path)
+            self._read(folder)
+            self._thread = threading.Thread(
+                target=self._run, args=(folder,), name="declctl-state", daemon=True
+            )
+            self._thread.start()
+        except StateUnusable as why:
+            self._give_up(str(why))
 
-    def take(self, cached: ManagedInformer) -> bool:
+    def take(self, cached: ManagedInformer) -> None:
         """Let a new cache begin with the objects that were kept, and keep those that it will have.
 
-        Returns whether there are kept objects. Secrets are never kept, nor are caches of namespaces by label.
+        Secrets are never kept, nor are caches of namespaces by label.
         """
         identity, informer = cached.identity, cached.informer
         watch = identity.watch
-        if is_secret(watch.api_version, watch.kind) or isinstance(informer.source, SourcesByNamespace):
-            return False
+        by_label = isinstance(informer.source, SourcesByNamespace)
+        if self.fault or by_label or is_secret(watch.api_version, watch.kind):
+            return
         kept = self._kept.pop(_digest(identity), None)
-        resumes = kept is not None and self._begin(cached, kept)
-        self._numbers += 1
-        cache = _WrittenCache(self._numbers, identity, informer)
+        if kept is not None:
+            self._begin(cached, kept)
+        cache = _WrittenCache(next(self._numbers), identity, informer)
         self._caches = [each for each in self._caches if each.informer() is not None] + [cache]
         informer.on_batch = partial(self._applied, cache, informer.on_batch)
-        return resumes
 
     def close(self) -> None:
         """Write what waits, and let another process have the folder."""
@@ -136,18 +147,18 @@ class StateKeeper:
             if (informer := cache.informer()) is not None:
                 informer.on_batch = ignore_batch
         self._ended.set()
-        self._thread.join(_END_SECONDS)
-        self._folder.close()
+        if self._folder is not None:
+            self._thread.join(_END_SECONDS)
+            self._folder.close()
 
-    def _read(self) -> dict[str, CacheState]:
+    def _read(self, folder: StateFolder) -> None:
         try:
-            found = self._folder.read()
+            found = folder.read()
             if found is not None:
                 self._check(found.header)
+                self._kept = found.caches
         except StateUnusable as why:
             self._log.warning(f"the state of the process before is not used: {why}; all caches are listed")
-            return {}
-        return {} if found is None else found.caches
 
     def _check(self, header: StateHeader) -> None:
         own = self._header
@@ -156,18 +167,18 @@ class StateKeeper:
         if header.version != own.version:
             raise StateUnusable(f"it is of declctl {header.version}, and this is {own.version}")
 
-    def _begin(self, cached: ManagedInformer, kept: CacheState) -> bool:
+    def _begin(self, cached: ManagedInformer, kept: CacheState) -> None:
         projection = cached.informer.source.projection
         layout = projection.layout
         if list(kept.paths) != _paths(layout):
-            return False  # an index reads another field: its values are not in the records
+            return  # an index reads another field: its values are not in the records
         codec = cached.codec
         if not isinstance(codec, ResumableCodec):
-            return False
+            return
         try:
             codec.resume([kept.dictionaries[number] for number in sorted(kept.dictionaries)])
         except BROKEN_FRAME:
-            return False
+            return
         # Equal labels and values are one object in memory, as in a cache that was listed.
         labels, values = dict[bytes, bytes](), dict[object, tuple[Projected, ...]]()
         restore = codec.restore
@@ -186,10 +197,11 @@ class StateKeeper:
             for key in keys:
                 projection.finalizers.note(raw.encode(), key)
         cached.informer.begin_with(records, kept.version)
-        return True
 
     def _applied(self, cache: _WrittenCache, others: Callable[[Batch], None], batch: Batch) -> None:
         others(batch)
+        if self.fault:
+            return
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append(_Applied(cache, batch))
         else:
@@ -210,41 +222,46 @@ class StateKeeper:
 
     # In the thread
 
-    def _run(self) -> None:
+    def _run(self, folder: StateFolder) -> None:
         try:
             while not self._ended.wait(_PAUSE_SECONDS):
-                self._write_waiting()
+                self._write_waiting(folder)
                 self._ask()
-            self._write_waiting()
+            self._write_waiting(folder)
             if self._file is not None:
                 self._file.append([StateEnd()])
                 self._file.close(sync=True)
         except OSError as error:
-            self._stop(f"{error.strerror or error}")
+            self._give_up(f"{self._path} can't be written: {error.strerror or error}")
         except Exception as fault:  # noqa: BLE001 - a fault of declctl must not end the controller
-            self._stop(f"a fault of declctl itself, please report it: {type(fault).__name__}: {fault}")
+            what = f"{type(fault).__name__}: {fault}"
+            self._give_up(f"a fault of declctl itself, please report it: {what}")
+        finally:
+            if self._file is not None:
+                self._file.close()
 
-    def _stop(self, why: str) -> None:
-        self._failed = True
+    def _give_up(self, why: str) -> None:
+        self.fault = f"state: {why}"
         self._waiting.clear()
-        if self._file is not None:
-            self._file.close()
-        self._log.warning(
-            f"the state in {self._folder.path} can't be written: {why}; nothing is kept any more, and the "
-            "controller goes on"
-        )
+        self._log.warning(f"{self.fault}; nothing is kept for the next process, and the controller goes on")
 
     def _ask(self) -> None:
         """Ask the loop for a moment if a file has to begin."""
         file, grown = self._file, False
+        caches = [(each, _has_synced(each)) for each in self._caches]
         if file is not None:
             grown = file.bytes - self._begun_bytes > max(_LEAST_BYTES, self._begun_bytes)
-        lacking = any(not each.is_kept and _has_synced(each) for each in self._caches)
+        else:
+            # The file of the process before has more, until most caches are filled.
+            self._looks += 1
+            if not all(synced for _, synced in caches) and self._looks < _FIRST_LOOKS:
+                return
+        lacking = any(synced and not each.is_kept for each, synced in caches)
         if (lacking or grown) and not self._asked:
             self._asked = True
             self._loop.call_soon_threadsafe(self._take_moment)
 
-    def _write_waiting(self) -> None:
+    def _write_waiting(self, folder: StateFolder) -> None:
         waiting = self._waiting
         while waiting:
             entries: list[StateEntry] = []
@@ -252,15 +269,15 @@ class StateKeeper:
                 item = waiting.popleft()
                 if isinstance(item, list):
                     entries = []  # the file before ends here
-                    self._begin_file(item)
+                    self._begin_file(folder, item)
                 elif item.cache.is_kept:
                     for some in self._packed_batch(item):
                         entries += some
             if entries and self._file is not None:
                 self._file.append(entries)
 
-    def _begin_file(self, moment: _Moment) -> None:
-        file = self._folder.begin()
+    def _begin_file(self, folder: StateFolder, moment: _Moment) -> None:
+        file = folder.begin()
         file.append([self._header])
         for each in moment:
             cache, layout = each.cache, each.layout
