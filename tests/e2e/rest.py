@@ -18,7 +18,7 @@ from waiting import until
 
 MERGE = "application/merge-patch+json"
 _SECONDS = 30.0
-_CORE = {"pods", "configmaps", "namespaces", "nodes", "serviceaccounts", "events"}
+_CORE = {"pods", "configmaps", "namespaces", "nodes", "serviceaccounts", "events", "secrets"}
 _GROUPS = {
     "deployments": "apps/v1",
     "replicasets": "apps/v1",
