@@ -146,6 +146,8 @@ class StateKeeper:
         for cache in self._caches:
             if (informer := cache.informer()) is not None:
                 informer.on_batch = ignore_batch
+        if any(not cache.is_kept and _has_synced(cache) for cache in self._caches):
+            self._take_moment()
         self._ended.set()
         if self._folder is not None:
             self._thread.join(_END_SECONDS)
