@@ -36,7 +36,7 @@ DeclctlError
     ├── MalformedAnswer      an answer that breaks the protocol
     └── StatusError          an answer with a Status
         ├── Unauthorized (401), Forbidden (403), NotFound (404), Conflict (409)
-        │   └── ObjectGone: the object of the call is gone, so that its status can't be written
+        │   └── ObjectGone: the object of the call is gone, so that it can be written no more
         ├── Expired (410, reason Expired or Gone): the resource version is too old
         ├── TooLargeResourceVersion (504 with its cause): the server has not seen that version yet
         ├── TooManyRequests (429): carries `retry_after`
@@ -306,7 +306,7 @@ class NotFound(StatusError):
 
 
 class ObjectGone(NotFound):
-    """The object of the call is gone, maybe made again: its status can never be written.
+    """The object of the call is gone, maybe made again: its status and its set can never be written.
 
     A call that ends with it is not repeated.
     """

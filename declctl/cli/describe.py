@@ -18,6 +18,8 @@ from declctl.runtime.reasons import CONDITIONS, ConditionReason, reason_names, r
 if TYPE_CHECKING:
     from declctl.runtime.checking.declaration import ListedPlugin
 
+_CHANGES = {"live": "live, by a reload", "restart": "need a new process"}
+
 
 def show_schema(kind: str | None, *, with_plugins: bool) -> None:
     """Print the JSON Schema of manifests, or of one kind alone; perhaps with those of plugins' configs.
@@ -91,7 +93,8 @@ def _facts(found: Explanation) -> list[str]:
         named.append(("Default", _written(found.default)))
     if found.example is not None:
         named.append(("Example", _written(found.example)))
-    named.append(("Changes", "live, by a reload" if found.live == "live" else "need a new process"))
+    if found.live is not None:
+        named.append(("Changes", _CHANGES[found.live]))
     if found.note is not None:
         named.append(("Note", found.note))
     return [*facts, "", *(f"  {name + ':':<9}{value}" for name, value in named if value)]

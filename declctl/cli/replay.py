@@ -93,14 +93,14 @@ def _seconds_until(text: str, tape: Tape) -> float:
 
 def _require_names(tape: Tape, *, handler: str | None, key: str | None) -> None:
     """Raise UsageError for a handler or a key without calls: nothing would be compared."""
-    handlers = {name for name, _ in tape.by_key}
+    handlers = {name for name, _ in tape.begins}
     if handler is not None and handler not in handlers:
         known = ", ".join(sorted(handlers)) or "none"
         raise UsageError(
             f"--handler: the recording has no call of {handler!r}; those with calls are: {known}."
         )
-    if key is not None and not any(key == of for name, of in tape.by_key if handler in (None, name)):
-        near = [of for _, of in tape.by_key if of.rpartition("/")[2] == key.rpartition("/")[2]]
+    if key is not None and not any(key == of for name, of in tape.begins if handler in (None, name)):
+        near = [of for _, of in tape.begins if of.rpartition("/")[2] == key.rpartition("/")[2]]
         shown = f"did you mean {near[0]}?" if near else "a key is namespace/name, as `declctl tap` shows it."
         raise UsageError(f"--key: the recording has no call for {key!r}; {shown}")
 

@@ -163,10 +163,16 @@ def _interrupted_by_sigterm() -> Generator[None]:
 
 def _print_one(one: PlayedTest) -> None:
     line(f"{_WORDS[one.outcome]:7} {one.file} {one.name} ({one.seconds:.2f} s)")
-    if one.outcome != "passed":
-        line(f"  {one.place}: {one.message}")
-        for each in one.details:
-            line(f"    {each}")
+    for each in _reasons(one):
+        line(f"  {each}")
+
+
+def _reasons(one: PlayedTest) -> Iterator[str]:
+    """Why a test has failed or was skipped, in lines."""
+    for reason in one.reasons:
+        yield f"{reason.place}: {reason.message}"
+        yield from (f"  {each}" for each in reason.details)
+    yield from one.notes
 
 
 def _sum(played: Sequence[PlayedTest]) -> str:
@@ -189,8 +195,9 @@ def _write_junit(played: Sequence[PlayedTest], target: Path) -> None:
             case.set("time", f"{each.seconds:.3f}")
             if each.outcome != "passed":
                 word = "failure" if each.outcome == "failed" else "skipped"
-                found = ET.SubElement(case, word, message=visible(each.message))
-                found.text = visible("\n".join([f"{each.place}: {each.message}", *each.details]))
+                messages = "; ".join(reason.message for reason in each.reasons)
+                found = ET.SubElement(case, word, message=visible(messages))
+                found.text = visible("\n".join(_reasons(each)))
     try:
         ET.indent(root)
         ET.ElementTree(root).write(target, "utf-8", xml_declaration=True)

@@ -11,14 +11,14 @@ import threading
 import traceback
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Mapping
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from pathlib import Path
 from types import CoroutineType, TracebackType
 from typing import Any, NamedTuple, NoReturn, cast
 
 import msgspec
 
-from declctl.errors import FilterFailed, HandlerFailed, MappingFailed
+from declctl.errors import DeclctlError, FilterFailed, HandlerFailed, MappingFailed
 from declctl.kit.callbacks import must_propagate
 from declctl.kit.secret_values import secret_values
 from declctl.kit.text import exception_text
@@ -139,6 +139,11 @@ def current_arguments() -> Mapping[str, object] | None:
     A thread that the hook has started by itself is part of no call.
     """
     return _CURRENT.get().arguments
+
+
+def is_of_call(context: Context) -> bool:
+    """Whether a context is that of a call of a hook, or was made in one, which may have ended."""
+    return context.get(_CURRENT, _NO_CALL) is not _NO_CALL
 
 
 def call(implementation: Implementation, arguments: Mapping[str, object]) -> Any:
@@ -409,24 +414,41 @@ class SourceLines:
 def readable_traceback(error: BaseException) -> str:
     """The traceback of an exception of user code, from the first frame outside of declctl.
 
-    Its lines are those of the generation that raised, also if the files have changed.
+    An error that declctl raises ends at the line of the user that has led to it: its text says the rest. The
+    lines are those of the generation that raised, also if the files have changed.
     """
     cause = error.__cause__ if isinstance(error, HandlerFailed) and error.__cause__ is not None else error
     if isinstance(known := getattr(cause, CHILD_TRACEBACK, None), ChildTraceback):
         return secret_values.hide(known.text)
-    trace = cause.__traceback__
-    while (
-        trace is not None
-        and trace.tb_frame.f_code.co_filename.startswith(_HOST)
-        and trace.tb_next is not None
-    ):
-        trace = trace.tb_next
     try:
         _show_lines_of(cause)
-        return secret_values.hide("".join(traceback.format_exception(type(cause), cause, trace)))
+        shown = traceback.TracebackException.from_exception(cause)
+        _leave_out_host(shown, cause)
+        return secret_values.hide("".join(shown.format()))
     except BaseException:  # noqa: BLE001 - user code: an exception may be broken; then its lines are shown
         head, what = "Traceback (most recent call last):\n", f"{describe(cause)}\n"
-        return "".join([head, *traceback.format_tb(trace), what])
+        return "".join([head, *traceback.format_tb(cause.__traceback__), what])
+
+
+def _leave_out_host(shown: traceback.TracebackException, error: BaseException) -> None:
+    """Remove frames of declctl above those of user code, and below them if declctl has raised on purpose."""
+    stack = shown.stack
+    users = [at for at, frame in enumerate(stack) if not frame.filename.startswith(_HOST)]
+    is_ours = bool(users) and isinstance(error, DeclctlError)
+    if is_ours:
+        del stack[users[-1] + 1 :]
+    del stack[: users[0] if users else -1]
+    for name in ("__cause__", "__context__"):
+        inner, its_error = getattr(shown, name), getattr(error, name)
+        if inner is None:
+            continue
+        if is_ours and all(frame.filename.startswith(_HOST) for frame in inner.stack):
+            setattr(shown, name, None)  # how declctl has found it
+        else:
+            _leave_out_host(inner, its_error)
+    if isinstance(error, BaseExceptionGroup):
+        for inner, its_error in zip(shown.exceptions or (), error.exceptions, strict=False):
+            _leave_out_host(inner, its_error)
 
 
 def end_of_traceback(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
@@ -82,7 +83,7 @@ class _Sleeper:
 
     due: float  # monotonic seconds
     stops: bool  # whether an advance stops at `due`
-    number: int  # of the sleeps of the clock
+    context: Context = field(default_factory=copy_context)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     moved: asyncio.Event = field(default_factory=asyncio.Event)  # set when the clock was moved
 
@@ -133,10 +134,10 @@ class AdvancingClock(SystemClock):
         if rest in self._parts:
             self._parts.remove(rest)
 
-    def newest_sleep(self) -> int:
-        """The number of the last sleep, without pauses, that has not ended; 0 if there is none."""
+    def has_sleep(self, such: Callable[[Context, asyncio.AbstractEventLoop], bool]) -> bool:
+        """Whether a sleep, and no pause, of such a context and loop has not ended."""
         with self._lock:
-            return max((each.number for each in self._sleepers if each.stops), default=0)
+            return any(each.stops and such(each.context, each.loop) for each in self._sleepers)
 
     def advance(self, seconds: float, *, timeout: float = 30.0) -> None:
         """Move the time ahead, and let all that becomes due run at its time. Blocks the calling thread.
@@ -178,7 +179,7 @@ class AdvancingClock(SystemClock):
             return
         with self._lock:
             self._begun += stops
-            sleeper = _Sleeper(self.monotonic() + seconds, stops, self._begun)
+            sleeper = _Sleeper(self.monotonic() + seconds, stops)
             self._sleepers.add(sleeper)
         try:
             while (left := sleeper.due - self.monotonic()) > 0:

@@ -181,7 +181,12 @@ def _escaped(value: str) -> Iterable[str]:
         line = line.strip()  # noqa: PLW2901 - the line of the log may have other spaces
         if len(line) >= SHORTEST:
             yield line
-            quoted = (repr(line), json.dumps(line), json.dumps(line, ensure_ascii=False))
+            in_json = (json.dumps(line), json.dumps(line, ensure_ascii=False))
+            # Also JSON in JSON, such as a file in a ConfigMap.
+            quoted = (
+                *(repr(line), repr(line.encode("utf-8", "replace"))[1:], *in_json),
+                *(json.dumps(each[1:-1], ensure_ascii=False) for each in in_json),
+            )
             # In a path, in a query and in a form.
             in_url = [each(line, errors="replace") for each in (quote, partial(quote, safe=""), quote_plus)]
             for escaped in {*(each[1:-1] for each in quoted), *in_url}:

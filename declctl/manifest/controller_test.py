@@ -54,6 +54,7 @@ from declctl.manifest.fields import (
     nested_list,
     nested_record,
     schema_of,
+    set_fields,
     text,
     walk,
     whole,
@@ -181,12 +182,7 @@ class FaultAction(LocatedSpec):
     @property
     def order(self) -> JsonObject:
         """The body of the request for it."""
-        found: JsonObject = {"fault": self.fault, "retryAfter": self.retry_after}
-        for name in ("status", "verb", "resource", "namespace", "times", "skip", "reason", "message"):
-            found[name] = getattr(self, name)
-        for name in ("seconds", "size", "mode"):
-            found[name] = getattr(self, name)
-        return {name: value for name, value in found.items() if value is not None}
+        return set_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +296,8 @@ class Expectation(LocatedSpec):
     match: JsonObject | None = field(
         _pattern(
             "Fields that an object has; it may have others. The elements of a list are found in any order, "
-            "among others. null: the field is not there. Without metadata.name, one object at least has them."
+            'among others. null: the field is not there; "?*": it has any value, and is not empty. Without '
+            "metadata.name, one object at least has them."
         )
     )
     count: int | None = field(

@@ -450,7 +450,7 @@ def schema_of(kind: type[Spec]) -> Schema:
         if name not in fields and name != "ABOUT":
             properties[_camel(name)] = getattr(kind, name)
         elif name in fields and (metadata := fields[name].metadata):
-            key = metadata["key"] or _camel(name)
+            key = _key_of(fields[name])
             properties[key] = metadata["piece"]
             if metadata["required"]:
                 required.append(key)
@@ -471,10 +471,21 @@ def build(kind: type[_Spec], data: Json, path: Path, **more: object) -> _Spec:
     values: dict[str, Any] = {**more, "path": path} if issubclass(kind, LocatedSpec) else more
     for each in dataclasses.fields(kind):  # pyright: ignore[reportArgumentType]
         if each.metadata:
-            key = each.metadata["key"] or _camel(each.name)
+            key = _key_of(each)
             if key in given:
                 values[each.name] = each.metadata["read"](given[key], (*path, key))
     return kind(**values)
+
+
+def set_fields(spec: Spec) -> dict[str, Any]:
+    """The values of a spec by their keys in a document, without those that are None."""
+    fields = [each for each in dataclasses.fields(spec) if each.metadata]  # pyright: ignore[reportArgumentType]
+    found = {_key_of(each): getattr(spec, each.name) for each in fields}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _key_of(each: dataclasses.Field[Any]) -> str:
+    return each.metadata["key"] or _camel(each.name)
 
 
 def _camel(name: str) -> str:

@@ -1459,19 +1459,6 @@ def build_controller(data: Json) -> ControllerSpec:
     return replace(spec, resources=resources)
 
 
-def in_namespace(controller: ControllerSpec, namespace: str) -> ControllerSpec:
-    """The same controller in one namespace alone: its resources, and the Lease of its election.
-
-    Kinds without namespaces are not concerned.
-    """
-    resources = tuple(
-        replace(each, namespaces=(namespace,), namespace_selector="", namespaces_inherited=True)
-        for each in controller.resources
-    )
-    election = replace(controller.leader_election, namespace=None)
-    return replace(controller, resources=resources, leader_election=election)
-
-
 def _in_namespaces(resource: ResourceSpec, own: Json, inherited: Json) -> ResourceSpec:
     """A resource with its own namespaces, or else with those of the spec: `build` reads each one alone."""
     if own is None and inherited is None:

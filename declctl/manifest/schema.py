@@ -29,11 +29,15 @@ KINDS: Mapping[str, Schema] = {"Controller": CONTROLLER, "ControllerTest": CONTR
 _TYPES = {"object": "mapping", "array": "list", "string": "text", "integer": "whole number"}
 
 
+ChangeEffect = Literal["live", "restart"]
+
+
 class Explanation(msgspec.Struct, frozen=True):
     """The description of one field.
 
     `default`, `enum` and `example` are in the form that a person writes. `live` is "live" if a change takes
-    effect at a reload, and "restart" if it takes a new process. `supported` is False if this version refuses
+    effect at a reload, "restart" if it takes a new process, and None in a document that no process runs.
+    `supported` is False if this version refuses
     the field. `note` has the code and its meaning if the version refuses the field or some of its values.
     """
 
@@ -43,7 +47,7 @@ class Explanation(msgspec.Struct, frozen=True):
     description: str
     enum: tuple[str, ...]
     example: Json
-    live: Literal["live", "restart"]
+    live: ChangeEffect | None
     supported: bool
     required: bool = False
     note: str | None = None
@@ -110,7 +114,7 @@ def explain(path: str) -> Explanation:
     """
     kind, names = _steps(path)
     found, parent = schema(kind), schema(kind)
-    live = True
+    live: ChangeEffect | None = "live" if kind == "Controller" else None
     for depth, name in enumerate(names):
         parent = item_of(found)
         fields = mapping_at(parent, "properties")
@@ -118,7 +122,8 @@ def explain(path: str) -> Explanation:
             raise UsageError(_unknown(names[:depth], name, list(fields)))
         found = mapping_at(fields, name)
         # A field takes a restart if a field above it takes one.
-        live = live and notes_of(found).get("live") is not False
+        if notes_of(found).get("live") is False:
+            live = "restart"
     required = bool(names) and names[-1] in _texts(parent.get("required"))
     return _explanation(".".join(names) or kind, found, live=live, required=required)
 
@@ -136,7 +141,7 @@ def published() -> str:
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-def _explanation(path: str, found: Schema, *, live: bool, required: bool) -> Explanation:
+def _explanation(path: str, found: Schema, *, live: ChangeEffect | None, required: bool) -> Explanation:
     notes = notes_of(found)
     code = notes.get("refuses")
     choices = tuple(_texts(found.get("enum")))
@@ -148,7 +153,7 @@ def _explanation(path: str, found: Schema, *, live: bool, required: bool) -> Exp
         description=str(found.get("description", "")),
         enum=choices,
         example=value_at(found, "examples", 0),
-        live="live" if live else "restart",
+        live=live,
         supported=code is None or bool(accepted),
         required=required,
         note=None if code is None else f"{code}: {CODES[str(code)]}",

@@ -7,9 +7,12 @@ torn.
 import os
 import struct
 import zlib
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypeVar
+from typing import BinaryIO, TypeVar, overload
 
 import msgspec
 import zstandard
@@ -26,6 +29,7 @@ _HEAD = struct.Struct(">II")  # the bytes of a block, and their CRC-32
 _MOST_BYTES = 64 << 20  # of the entries of one block
 _LEVEL = 1  # frames are compressed already: a higher level makes files a few percent smaller
 _LONGEST_LINE = 64
+_KEPT_BLOCKS = 8  # that are in memory
 
 
 def _as_text(value: object) -> str:
@@ -64,33 +68,63 @@ class BlockFile:
         self._file.close()
 
 
-class WholeEntries(NamedTuple):
-    """The entries of all whole blocks of one file."""
+class RecordedEntries(Sequence[Entry]):
+    """The entries of the whole blocks of one file, without the header.
 
-    header: RecordingHeader
-    entries: Sequence[Entry]  # without the header
-    torn: int  # bytes after the last whole block
+    Blocks are read when they are needed, and some are kept: a recording is larger in memory than on the disk.
+    The file stays open, so that it may be renamed or replaced meanwhile.
+    """
 
+    def __init__(self, path: Path) -> None:
+        """Find the blocks.
 
-def read_blocks(path: Path) -> WholeEntries:
-    """Read a file. Raises UsageError for one that can't be read, is no recording, or has a newer format."""
-    try:
-        with path.open("rb") as file:
-            _read_first_line(path, file)
-            entries: list[Entry] = []
-            whole = file.tell()
-            for block in blocks_of(file, ENTRIES):
-                entries += block
-                whole = file.tell()
-            torn = os.fstat(file.fileno()).st_size - whole
-    except OSError as error:
-        raise UsageError(f"{path}: it can't be read: {error.strerror or error}") from error
-    if not entries or not isinstance(entries[0], RecordingHeader):
-        raise UsageError(
-            f"{path}: the recording is torn before its first entry: its process was killed as it began. "
-            f"A recording that was begun before it may be in {path}.1"
-        )
-    return WholeEntries(entries[0], entries[1:], torn)
+        Raises UsageError for a file that can't be read, is no recording, or has a newer format.
+        """
+        self._offsets = array("Q")  # of blocks in the file
+        self._firsts = array("Q")  # the positions of their first entries, with the header
+        self._size = 0  # entries, with the header
+        self._block = lru_cache(_KEPT_BLOCKS)(self._read_block)
+        first: Sequence[Entry] = ()
+        try:
+            self._file = path.open("rb")
+            _read_first_line(path, self._file)
+            whole = self._file.tell()
+            for block in blocks_of(self._file, ENTRIES):
+                first = first or block
+                self._offsets.append(whole)
+                self._firsts.append(self._size)
+                self._size += len(block)
+                whole = self._file.tell()
+            self.torn = os.fstat(self._file.fileno()).st_size - whole
+            """Bytes after the last whole block."""
+        except OSError as error:
+            raise UsageError(f"{path}: it can't be read: {error.strerror or error}") from error
+        if first and isinstance(first[0], RecordingHeader):
+            self.header = first[0]
+        else:
+            raise UsageError(
+                f"{path}: the recording is torn before its first entry: its process was killed as it began. "
+                f"A recording that was begun before it may be in {path}.1"
+            )
+
+    def __len__(self) -> int:
+        return self._size - 1
+
+    @overload
+    def __getitem__(self, position: int) -> Entry: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[Entry]: ...
+    def __getitem__(self, position: int | slice) -> Entry | Sequence[Entry]:
+        if isinstance(position, slice):
+            return [self[each] for each in range(*position.indices(len(self)))]
+        if not 0 <= position < len(self):
+            raise IndexError(position)
+        block = bisect_right(self._firsts, position + 1) - 1
+        return self._block(block)[position + 1 - self._firsts[block]]
+
+    def _read_block(self, number: int) -> Sequence[Entry]:
+        self._file.seek(self._offsets[number])
+        return next(blocks_of(self._file, ENTRIES))
 
 
 def is_recording(path: Path) -> bool:

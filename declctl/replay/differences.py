@@ -11,8 +11,10 @@ from declctl.objects.differences import diff
 from declctl.recording.entries import CallEnd, CallRequest
 from declctl.runtime.recorder import EndedCall
 
-# What the answers before decide, and not the code.
-_NOT_CONTENT = re.compile(rb'"(?:resourceVersion|lastTransitionTime)":"[^"]*",?')
+# What the answers before decide, and not the code; and that the process of then has run with --dry-run.
+_NOT_CONTENT = re.compile(rb'"(?:resourceVersion|lastTransitionTime)":"[^"]*",?|"dryRun":\["All"\],?')
+# A value of several lines is hidden in one or in parts, and a replay has one of one line in its place.
+_HIDDEN_LINES = re.compile(rb"(?:\(hidden\)(?:\\+[rn])*)+")
 _MOST_PATHS = 8  # of one write that are named
 _LONGEST = 200  # characters of a value
 _READS = ("GET", "HEAD")
@@ -30,15 +32,18 @@ class RequestContent(msgspec.Struct, frozen=True):
     def of(cls, method: str, path: str, params: Mapping[str, str], body: bytes) -> "RequestContent":
         """The content of a request with a JSON body."""
         if body:
-            body = msgspec.json.encode(
-                msgspec.json.decode(_NOT_CONTENT.sub(b"", body).replace(b",}", b"}")), order="sorted"
-            )
-        return cls(method, path, tuple(sorted(params.items())), body)
+            content = _HIDDEN_LINES.sub(b"(hidden)", _NOT_CONTENT.sub(b"", body).replace(b",}", b"}"))
+            body = msgspec.json.encode(msgspec.json.decode(content), order="sorted")
+        return cls(method, path, tuple(sorted(each for each in params.items() if each[0] != "dryRun")), body)
 
     @property
     def is_write(self) -> bool:
         """Whether it would change something."""
         return self.method not in _READS
+
+    def has_place_of(self, other: "RequestContent") -> bool:
+        """Whether both do the same with the same object, with whatever body."""
+        return (self.method, self.path) == (other.method, other.path)
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -114,9 +119,7 @@ def compare_writes(
             new.append(each)
     alike, found = len(then) - len(left), list[str]()
     for each in new:
-        before = next(
-            (other for other in left if (other.method, other.path) == (each.method, each.path)), None
-        )
+        before = next((other for other in left if other.has_place_of(each)), None)
         if before is None:
             found.append(f"{each}: only now")
         else:

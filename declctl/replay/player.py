@@ -17,25 +17,25 @@ from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from declctl.errors import Conflict, StatusError, Unreachable, from_status
+from declctl import errors
+from declctl.errors import Conflict, StatusError, from_status
 from declctl.informer.informer import SharedIndexInformer
 from declctl.kit.key_queue import Item
 from declctl.kit.pending import ItemState
 from declctl.kit.worker_pool import AsyncWorkerPool
 from declctl.manifest.plan import WatchKey
 from declctl.objects import Codec, KubeObject, RequestSender
-from declctl.objects.api_path import parse_api_path
+from declctl.objects.api_path import is_about_secrets
 from declctl.recording.entries import (
     BundleFiles,
     CallBegin,
     CallEnd,
     CallRequest,
     FrameDictionary,
-    RecordedStream,
     RecordingGap,
     ReloadMark,
     StreamChanges,
@@ -43,6 +43,8 @@ from declctl.recording.entries import (
     StreamList,
     time_of,
 )
+from declctl.replay.causes import Causes
+from declctl.replay.clients import MarkedRequests
 from declctl.replay.clock import ReplayClock
 from declctl.replay.differences import (
     CallDifference,
@@ -51,14 +53,15 @@ from declctl.replay.differences import (
     compare_ends,
     compare_writes,
 )
-from declctl.replay.server import TapeServer, TapeSource
+from declctl.replay.dry_runs import DryRuns
+from declctl.replay.server import TapeServer, TapeSource, readable_secrets
 from declctl.replay.tape import CallKey, Tape, TapedCall, TapedRequest
 from declctl.runtime.handling.handler_slot import HandlerSlot
 from declctl.runtime.reconciling.reconcile_slot import ReconcileSlot
 from declctl.runtime.recorder import CommittedFiles, EndedCall, current_call
-from declctl.runtime.recording import SentRequest, hidden_body
+from declctl.runtime.recording import SentRequest, hidden_content
 from declctl.runtime.reloading.changes import Outcome
-from declctl.sandbox import Sandbox
+from declctl.transport.official import ClientObserver
 from declctl.workqueue import Reasons
 
 if TYPE_CHECKING:  # `replay` makes it
@@ -68,6 +71,7 @@ _TOUCH_SECONDS = 30.0  # of the tape, between two signs of life of all watches
 _MOST_TURNS = 5_000  # of the loop, until the caches count as having what was given to them
 _LAST_TURNS = 3  # of the loop after that: listeners have it, too
 _LOOK_AHEAD = 64  # entries after the begin of a call that its cache may have had already
+_AHEAD_SECONDS = 0.5  # of the tape, for the same
 _LONGEST_CALL = 30.0  # seconds of this machine that a call may take
 _RELOAD_PATIENCE = 5.0  # seconds of this machine that a reload may wait for a cache while the time stands
 _REQUEST_TURNS = 10  # of the loop, for a request that a call makes beside the one that it waits for
@@ -83,7 +87,6 @@ class _Playing:
 
     call: int
     key: CallKey
-    began: float  # seconds of the tape
     taped: TapedCall | None  # None for an extra call
     task: "asyncio.Future[Any]"
     left: list[TapedRequest] = field(default_factory=list[TapedRequest])  # what it has not made yet
@@ -118,19 +121,20 @@ class Player:
         speed: float,
     ) -> None:
         self.server = TapeServer()
-        self.sandbox: Sandbox | None = None
+        self.dry_runs = DryRuns(self.server)
         self._tape = tape
         self._clock = clock
         self._report = report
         self._place = place
         self._chosen = chosen
         self._speed = speed
-        self._sender: RequestSender | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._informers: list[SharedIndexInformer] = []
         self._next_call = 0  # the number of the call that is about to begin
         self._extra_calls = 0  # their numbers are negative
         self._playing: dict[int, _Playing] = {}
+        self._begun: dict[int, CallKey] = {}  # calls of then that have not ended then
+        self._causes = Causes()
+        self._files = tape.first_files  # of the generation of then
         self._position = 0  # of the tape
         self._given = False  # the server has changed since the caches have settled
         self._touched_at = 0.0
@@ -141,18 +145,15 @@ class Player:
         self._unclaimed: set[CallKey] = set()
         self._changed: set[str] = set()
         self._begins_amid = not tape.is_whole  # and no call was made yet
-        self._replayed: set[CallKey] = (
-            set()
-        )  # of the last reload of then: its code may have received these again
+        # Of the last reload of then: its code may have received these again.
+        self._replayed: set[CallKey] = set()
         # By key: when its last call has ended then, and what further calls may have been made for.
         self._merged: dict[CallKey, tuple[float, Reasons]] = {}
         self._drained: set[int] = set()  # calls that were made at a reload, before their turn
-        self._mirrored: dict[
-            tuple[str, str, str], str
-        ] = {}  # versions in the sandbox, by group, plural and key
         # A synchronous call that waits for the tape keeps its thread.
         self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="declctl-replay")
         self._began = 0.0
+        self._noted: set[str] = set()  # texts
 
     # Recorder
 
@@ -171,8 +172,12 @@ class Player:
 
     def around(self, sender: RequestSender) -> RequestSender:
         """A sender that answers from the tape."""
-        self._sender = sender
+        self.dry_runs.sender = sender
         return _TapeSender(self)
+
+    def client_observer(self) -> ClientObserver:
+        """What marks the requests of official clients."""
+        return MarkedRequests()
 
     def committed(self, files: CommittedFiles) -> None:
         """No effect: the player has made the reload."""
@@ -188,11 +193,9 @@ class Player:
 
     def prepare(self) -> None:
         """Know all streams of the tape, before a cache asks for one. On the machinery loop."""
-        self._loop = asyncio.get_running_loop()
         self._clock.on_sleep = self._rests
-        for entry in self._tape.entries:
-            if isinstance(entry, RecordedStream):
-                self.server.declare(entry)
+        for stream in self._tape.streams:
+            self.server.declare(stream)
 
     async def play(self, runtime: "Runtime") -> None:
         """Play all entries, and compare."""
@@ -221,9 +224,8 @@ class Player:
                 case StreamList():
                     self._take(entry)
                     if not entry.more:
-                        await (
-                            self._settle()
-                        )  # a cache that fills now must not get what comes later as a part of it
+                        # A cache that fills now must not get what comes later as a part of it.
+                        await self._settle()
                 case _:
                     self._take(entry)
         for playing in tuple(self._playing.values()):
@@ -241,8 +243,12 @@ class Player:
                 if not self._tape.is_whole:
                     self._changed.update(each.key for each in entry.objects)
                 self.server.change(entry)
+                self._causes.change(self.server.kind_of(entry.stream), entry)
+            case StreamList() if entry.snapshot and self._position > self._tape.second:
+                pass  # of caches that are known
             case StreamList():
                 self.server.list(entry)
+                self._causes.change(self.server.kind_of(entry.stream), entry)
             case StreamDeparture():
                 self.server.depart(entry)
             case _:
@@ -294,16 +300,20 @@ class Player:
     # Calls
 
     async def _begin(self, runtime: "Runtime", entry: CallBegin) -> None:
-        taped, key = self._tape.calls[entry.call], (entry.handler, entry.key)
+        key = self._begun[entry.call] = entry.handler, entry.key
+        before = self._causes.begin(entry)
         self._count_running(runtime, entry.handler, 1)
         if entry.call in self._drained:
             return
-        self._tape.by_key[key].pop()
+        taped = self._tape.call(entry.call)
+        self._tape.begins[key] -= 1
         await self._settle()
         if self._begins_amid:
             self._begins_amid = False
             self._forget_initial(runtime)
         self._unclaimed.discard(key)
+        if not self._has_state(runtime, entry, taped) and self._look_ahead(entry):
+            await self._settle()
         playing = self._started(runtime, entry, taped)
         if playing is None and (self._replay(runtime, key) or self._part(runtime, entry)):
             playing = self._started(runtime, entry, taped)
@@ -315,38 +325,9 @@ class Player:
             is_known = self._tape.is_whole or entry.key in self._changed
             if is_known and self._compares(taped):
                 self._report.missing += 1
-                self._differs("missing", key, [self._why_then(entry)])
+                self._differs("missing", key, [f"not made now: {self._causes.of(entry, before)}"])
             return
         await self._until_it_rests(playing)
-
-    def _why_then(self, entry: CallBegin) -> str:
-        """What has led to a call of then that is missing now, as far as the tape tells."""
-        key, entries = (entry.handler, entry.key), self._tape.entries
-        for before in reversed(entries[: self._position - 1]):
-            since = entry.at - (time_of(before) or 0.0)
-            match before:
-                case CallEnd() if (call := self._tape.calls.get(before.call)) and call.key == key:
-                    asked = before.requeue if before.retry is None else before.retry
-                    if asked is not None and since >= asked - _FREE_SECONDS:
-                        what = (
-                            "asked for a Requeue after"
-                            if before.retry is None
-                            else "failed, to be retried in"
-                        )
-                        return f"not made now: then, the call before {what} {asked:g} s"
-                case StreamChanges() | StreamList():
-                    found = next((each for each in before.objects if each.key == entry.key), None)
-                    if found is not None:
-                        kind, is_list = self.server.kind_of(before.stream), isinstance(before, StreamList)
-                        what = "was listed" if is_list else "changed" if found.frame else "was deleted"
-                        return f"not made now: then, {kind} {found.key} {what} {since:.3f} s before"
-                case BundleFiles() if before is not self._tape.first_files:
-                    return f"not made now: then, generation {before.generation} came {since:.3f} s before"
-                case CallBegin() if (before.handler, before.key) == key:
-                    break  # it has received what was before
-                case _:
-                    pass
-        return "not made now: what led to it then is not known"
 
     def _replay(self, runtime: "Runtime", key: CallKey) -> bool:
         """Queue an object again that the code of then has received again, as that code was new."""
@@ -394,8 +375,6 @@ class Player:
                 task = schedule.call_for(entry.handler, datetime.fromisoformat(entry.key))
                 return None if task is None else self._watched(entry.call, taped.key, taped, task)
             return None
-        if not self._has_state(slot, entry, taped) and self._look_ahead(entry):
-            return None
         item = slot.queue.take_key(entry.key)
         return None if item is None else self._made(slot, item, entry.call, taped)
 
@@ -403,28 +382,28 @@ class Player:
         self, slot: HandlerSlot[Any], item: Item[str, Any], call: int, taped: TapedCall | None
     ) -> _Playing:
         """Make the call for an item, as a worker would."""
-        assert self._loop is not None
         self._next_call = call
         self._merged.pop((slot.name, item.key), None)
         rest = item.value.without_first() if isinstance(slot, ReconcileSlot) else None
         if rest is not None and taped is not None and taped.end is not None:
             self._merged[taped.key] = taped.end.at, rest
         if isinstance(slot.workers, AsyncWorkerPool):
-            work: asyncio.Future[Any] = self._loop.create_task(_worked(slot, item))
+            work: asyncio.Future[Any] = asyncio.create_task(_worked(slot, item))
         else:
-            work = self._loop.run_in_executor(self._pool, _work, slot, item)
+            work = asyncio.get_running_loop().run_in_executor(self._pool, _work, slot, item)
         return self._watched(call, (slot.name, item.key), taped, work)
 
     def _watched(
         self, call: int, key: CallKey, taped: TapedCall | None, work: "asyncio.Future[Any]"
     ) -> _Playing:
         left = [] if taped is None else list(taped.requests)
-        playing = self._playing[call] = _Playing(call, key, self._clock.monotonic(), taped, work, left)
+        playing = self._playing[call] = _Playing(call, key, taped, work, left)
         work.add_done_callback(lambda _: playing.rests.set())
         return playing
 
-    def _has_state(self, slot: HandlerSlot[Any], entry: CallBegin, taped: TapedCall) -> bool:
+    def _has_state(self, runtime: "Runtime", entry: CallBegin, taped: TapedCall) -> bool:
         """Whether the cache has the object that the call has received, as far as that is known."""
+        slot = runtime.parts.slots.get(entry.handler)
         if taped.end is None or not taped.end.revision or not isinstance(slot, ReconcileSlot):
             return True
         found = [each.informer.indexer.get_by_key(entry.key) for each in slot.binding.own_informers]
@@ -432,22 +411,15 @@ class Player:
 
     def _look_ahead(self, entry: CallBegin) -> bool:
         """Take the next changes: the cache had them before the call, and the tape has them right after it."""
-        taken = False
-        position = self._position
-        entries = self._tape.entries
-        while position < min(len(entries), self._position + _LOOK_AHEAD):
-            following = entries[position]
-            at = time_of(following)
-            if at is not None and at - entry.at > 0.5:
+        for following in self._tape.entries[self._position : self._position + _LOOK_AHEAD]:
+            if (time_of(following) or 0.0) - entry.at > _AHEAD_SECONDS:
                 break
-            if isinstance(following, StreamChanges) and any(
-                each.key == entry.key for each in following.objects
-            ):
-                self._take(following)  # what is taken again later changes nothing
-                taken = True
-                break
-            position += 1
-        return taken
+            is_change = isinstance(following, StreamChanges)
+            if is_change and any(each.key == entry.key for each in following.objects):
+                self.server.change(following)  # what is taken again later changes nothing
+                self._given = True
+                return True
+        return False
 
     async def _until_it_rests(self, playing: _Playing) -> None:
         """Wait until a call waits for the tape, be it an answer or the time, or has ended."""
@@ -490,10 +462,11 @@ class Player:
         return bool(due)
 
     async def _end(self, entry: CallEnd) -> None:
-        taped = self._tape.calls.get(entry.call)
-        if taped is None:
+        key = self._begun.pop(entry.call, None)
+        if key is None:
             return  # it began before the tape
-        self._count_running(None, taped.begin.handler, -1)
+        self._causes.end(key, entry)
+        self._count_running(None, key[0], -1)
         if (playing := self._playing.get(entry.call)) is not None:
             await self._finish(playing)
 
@@ -506,17 +479,11 @@ class Player:
                 self._clock.move(due)
                 await asyncio.sleep(0)
             await self._until_it_rests(playing)
-        if not playing.task.done():
-            self._report.notes.append(
-                f"{self._time()}: {' '.join(playing.key)} has not returned within {_LONGEST_CALL:g} s"
-            )
         del self._playing[playing.call]
-        if (
-            playing.task.done()
-            and not playing.task.cancelled()
-            and (fault := playing.task.exception()) is not None
-        ):
-            raise fault
+        if not playing.task.done():
+            self.note(f"{' '.join(playing.key)} has not returned within {_LONGEST_CALL:g} s")
+        elif not playing.task.cancelled():
+            playing.task.result()  # raises a fault of this package
         self._compare(playing)
 
     def _compare(self, playing: _Playing) -> None:
@@ -573,7 +540,7 @@ class Player:
             _, items = slot.queue.snapshot(_MOST_KEYS)
             for item in items:
                 key = (slot.name, item.key)
-                if item.is_taken or self._tape.by_key.get(key) or key in self._unclaimed:
+                if item.is_taken or self._tape.begins.get(key) or key in self._unclaimed:
                     continue
                 due = item.added_at if item.due is None else item.due
                 if due > now or item.state is ItemState.BEHIND:
@@ -594,8 +561,10 @@ class Player:
     # Reloads
 
     async def _reload(self, runtime: "Runtime", files: BundleFiles) -> None:
-        if files is self._tape.first_files:
-            return
+        before, self._files = self._files, files
+        if (before.generation, before.files) == (files.generation, files.files):
+            return  # a segment begins with them
+        self._causes.reload(files)
         self._report.reloads += 1
         if self._place is None:
             # Today's code runs all the time.
@@ -640,85 +609,86 @@ class Player:
 
         Changes that were queued for it are drained by it. What they are does not depend on what comes later.
         """
-        for entry in self._tape.entries[self._position :]:
-            if not isinstance(entry, CallBegin) or entry.generation >= generation:
-                continue
-            slot, taped = runtime.parts.slots.get(entry.handler), self._tape.calls[entry.call]
+        for call in self._tape.late_calls.get(generation, ()):
+            taped = self._tape.call(call)
+            slot = runtime.parts.slots.get(taped.begin.handler)
             if slot is None or isinstance(slot, ReconcileSlot):
                 continue
-            item = slot.queue.take_key(entry.key)
+            item = slot.queue.take_key(taped.begin.key)
             if item is not None:
-                self._drained.add(entry.call)
-                self._tape.by_key[taped.key].pop()
-                await self._finish(self._made(slot, item, entry.call, taped))
+                self._drained.add(call)
+                self._tape.begins[taped.key] -= 1
+                await self._finish(self._made(slot, item, call, taped))
 
     # Requests
 
-    async def answer(self, request: SentRequest) -> KubeObject:
-        """Answer a request of a call, or of declctl itself."""
-        playing = self._playing.get(current_call.get())
+    async def answer(self, request: SentRequest, call: int) -> KubeObject:
+        """Answer a request of a call, or of declctl itself (0). Raises the error of then."""
+        playing = self._playing.get(call)
         if playing is None:
             return await self._unrecorded(request)
-        body = b"" if request.body is None else hidden_body(request.path, msgspec.json.encode(request.body))
-        content = RequestContent.of(request.method, request.path, request.params, body)
+        taped = await self._taped(playing, request)
+        return taped if isinstance(taped, dict) else _answer_of(taped)
+
+    async def answer_client(self, request: SentRequest, call: int) -> tuple[int, Any]:
+        """Status and document for a request of an official client; 0 for no answer. Raises StatusError."""
+        playing = self._playing.get(call)
+        if playing is None:
+            self.note(f"{request.method} {request.path} of a client belongs to no call: nothing is stored")
+            return 200, await self.dry_runs.answer(request)
+        taped = await self._taped(playing, request)
+        return (200, taped) if isinstance(taped, dict) else (taped.status, _readable(taped))
+
+    def note(self, text: str) -> None:
+        """Say something once, with its first time."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self._report.notes.append(f"{self._time()}: {text}")
+
+    async def _taped(self, playing: _Playing, request: SentRequest) -> CallRequest | KubeObject:
+        """The request of then, when the tape has come to its answer; else the answer of the sandbox."""
+        body = b"" if request.body is None else msgspec.json.encode(request.body)
+        content = RequestContent.of(request.method, *hidden_content(request.path, request.params, body))
         playing.made.append(content)
         about = request.path.removesuffix("/status")
         if not content.is_write and about in playing.otherwise:
             return playing.otherwise[about]
         found = next((each for each in playing.left if each.content == content), None)
-        if found is None:
-            answer = await self._dry_run(request)
+        if found is not None:
             if content.is_write:
-                playing.otherwise[about] = answer
-            return answer
-        if content.is_write:
-            playing.otherwise.pop(about, None)
-        playing.left.remove(found)
-        if found.position >= self._position:
+                playing.otherwise.pop(about, None)
+                self.dry_runs.keep_status(request.path, None)
+            await self._until_answered(playing, found)
+            return found.request
+        if not content.is_write:
+            return await self.dry_runs.answer(request)
+        # The write of then in its place, if there is one, tells when its answer comes, and its version.
+        twin = next((each for each in playing.left if each.content.has_place_of(content)), None)
+        if twin is not None:
+            await self._until_answered(playing, twin)
+        answer = await self.dry_runs.answer(request)
+        if request.method == "POST":  # to the collection
+            about += f"/{(answer.get('metadata') or {}).get('name')}"
+        playing.otherwise[about] = answer
+        if twin is not None:
+            _take_version(answer, twin.request)
+        self.dry_runs.keep_status(request.path, answer.get("status"))
+        return answer
+
+    async def _until_answered(self, playing: _Playing, taped: TapedRequest) -> None:
+        """Wait until the tape has come to the answer of a request, which is not made again."""
+        playing.left.remove(taped)
+        if taped.position >= self._position:
             waiter = asyncio.get_running_loop().create_future()
-            playing.asked.append((found.position, waiter))
+            playing.asked.append((taped.position, waiter))
             playing.rests.set()
             await waiter
-        return _answer_of(found.request)
 
     async def _unrecorded(self, request: SentRequest) -> KubeObject:
         """What declctl asks for itself, such as to post an Event: nothing is stored."""
         if request.method == "GET":
-            return await self._sent(request, request.params)
+            return await self.dry_runs.answer(request)
         return request.body if isinstance(request.body, dict) else {}
-
-    async def _dry_run(self, request: SentRequest) -> KubeObject:
-        self._mirror(request.path)
-        params = request.params if request.method == "GET" else {**request.params, "dryRun": "All"}
-        return await self._sent(request, params)
-
-    async def _sent(self, request: SentRequest, params: Mapping[str, str]) -> KubeObject:
-        assert self._sender is not None
-        return await self._sender.request_json(
-            request.method, request.path, params=params, body=request.body, content_type=request.content_type
-        )
-
-    def _mirror(self, path: str) -> None:
-        """Let the sandbox have the objects of the tape that a request is about."""
-        about, sandbox = parse_api_path(path), self.sandbox
-        if about is None or sandbox is None:
-            return
-        if about.namespace:
-            sandbox.store.ensure_namespace(about.namespace)
-        resource = (about.group, about.plural)
-        there = self.server.all_of(*resource)
-        keys = [str(about.key)] if about.name else [*there]
-        for key in keys:
-            mirrored, obj = (*resource, key), there.get(key)
-            version = "" if obj is None else str(obj["metadata"].get("resourceVersion"))
-            if self._mirrored.get(mirrored, "") == version:
-                continue
-            history_key = key
-            if obj is not None:
-                sandbox.store.history.put(resource, obj)
-            elif sandbox.store.history.get(resource, history_key) is not None:
-                sandbox.store.history.drop(resource, history_key)
-            self._mirrored[mirrored] = version
 
     def _time(self) -> str:
         return self._tape.moment(self._clock.monotonic()).isoformat(timespec="milliseconds")
@@ -739,7 +709,8 @@ class _TapeSender:
         body: KubeObject | Sequence[KubeObject] | None = None,
         content_type: str = "application/json",
     ) -> KubeObject:
-        return await self._player.answer(SentRequest(method, path, params, body, content_type))
+        request = SentRequest(method, path, params, body, content_type)
+        return await self._player.answer(request, current_call.get())
 
 
 def _lift_limit(runtime: "Runtime") -> None:
@@ -770,17 +741,31 @@ def _is_behind(informer: SharedIndexInformer) -> bool:
 
 def _answer_of(recorded: CallRequest) -> KubeObject:
     """The recorded answer, or its error."""
-    answer = msgspec.json.decode(recorded.answer)
-    if recorded.status == 200:
+    answer = _readable(recorded)
+    if 0 < recorded.status < 300:
         return answer
     if not recorded.status:
-        raise Unreachable(str(answer.get("message")))
+        raise getattr(errors, answer["type"])(answer["message"])
     error: StatusError = from_status(
         recorded.status, answer["reason"], answer["message"], retry_after=answer.get("retryAfter")
     )
     if isinstance(error, Conflict):
         error.fields, error.managers = answer.get("fields", ()), answer.get("managers", ())
     raise error
+
+
+def _take_version(answer: KubeObject, recorded: CallRequest) -> None:
+    """Let the answer of a write have the version of then, which its change on the tape has, too."""
+    then = msgspec.json.decode(recorded.answer) if 0 < recorded.status < 300 else None
+    if isinstance(then, dict) and "metadata" in then and "metadata" in answer:
+        version = cast("KubeObject", then)["metadata"].get("resourceVersion")
+        answer["metadata"]["resourceVersion"] = version
+
+
+def _readable(recorded: CallRequest) -> Any:
+    """The recorded document. Hidden values of Secrets are base64, as code expects them."""
+    answer = msgspec.json.decode(recorded.answer)
+    return readable_secrets(answer) if is_about_secrets(recorded.path) else answer
 
 
 def _drop(slot: HandlerSlot[Any], key: str) -> None:

@@ -13,8 +13,8 @@ import msgspec
 from declctl.kit.files import folder_of
 from declctl.manifest.definition_files import definitions_beside
 from declctl.objects import KubeObject
-from declctl.recording.entries import RecordedStream
 from declctl.replay.client import TapeClient
+from declctl.replay.clients import ClientAnswers
 from declctl.replay.clock import ReplayClock
 from declctl.replay.differences import ReplayReport
 from declctl.replay.player import Player
@@ -123,8 +123,9 @@ class _Replay:
             self._runtime.stop()
 
     async def _connect(self) -> TapeClient:
-        sandbox = self._player.sandbox = Sandbox()
+        sandbox = self._player.dry_runs.sandbox = Sandbox()
         await sandbox.start()
+        sandbox.intercept(ClientAnswers(self._player.answer_client, self._player.note))
         sandbox.load(_definitions(self._tape, self._manifest))
         self._player.prepare()
         client = await TapeClient.from_kubeconfig_dict(sandbox.kubeconfig(), clock=self._clock)
@@ -164,8 +165,8 @@ def _definitions(tape: Tape, manifest: str) -> list[KubeObject]:
     path = Path(manifest)
     found = definitions_beside(folder_of(path))
     there = {(each["spec"]["group"], each["spec"]["names"]["plural"]) for each in found}
-    for stream in tape.entries:
-        if not isinstance(stream, RecordedStream) or "." not in stream.api_version:
+    for stream in tape.streams:
+        if "." not in stream.api_version:
             continue
         group, _, version = stream.api_version.rpartition("/")
         if (group, stream.plural) in there or not stream.plural or group.endswith(".k8s.io"):

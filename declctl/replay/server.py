@@ -21,7 +21,6 @@ from declctl.objects import (
     GroupVersionKind,
     ListOptions,
     ListPage,
-    ObjectKey,
     Resource,
     WatchEvent,
     WatchOptions,
@@ -40,6 +39,7 @@ from declctl.recording.entries import (
     StreamObject,
 )
 
+_READABLE = base64.b64encode(HIDDEN.encode()).decode()
 State = tuple[str, bytes]
 """The revision and the JSON of an object."""
 
@@ -63,6 +63,11 @@ class TapeScope:
     def sources(self) -> "Sequence[TapeSource]":
         """The sources that are in use."""
         return [source for each in self._sources if (source := each()) is not None]
+
+    @property
+    def resource(self) -> tuple[str, str]:
+        """The group, and the name in URL paths."""
+        return self.stream.api_version.rpartition("/")[0], self.stream.plural
 
     @property
     def requests(self) -> tuple[str, str, str | None, str, str, str, bool]:
@@ -107,6 +112,7 @@ class TapeServer:
         self._readers: dict[int, FrameReader] = {}
         self._lists: dict[int, dict[str, State]] = {}  # by stream: parts of a list that is not complete
         self._had_list: set[tuple[int, str | None]] = set()  # streams, with the namespace of their lists
+        self._statuses: dict[tuple[str, str, str], Any] = {}  # of today, by group, plural and key
         self.resources: dict[GroupVersionKind, Resource] = {}
         self.unknown: dict[str, None] = {}  # what was asked for, and is not on the tape
 
@@ -133,6 +139,7 @@ class TapeServer:
                 scope.put(each.key, self._state(changes.stream, each))
             else:
                 scope.drop(each.key, each.revision)
+                self._statuses.pop((*scope.resource, each.key), None)
 
     def list(self, part: StreamList) -> None:
         """Take a list, or a part of it. After a second list, the sources are listed anew, too."""
@@ -156,6 +163,16 @@ class TapeServer:
         scope.version = newer_version(part.version, scope.version)
         scope.listed.set()
 
+    def keep_status(self, group: str, plural: str, key: str, status: Any) -> None:
+        """Let an object have a status of today, from its present state on; None: that of the recording."""
+        if status is None:
+            self._statuses.pop((group, plural, key), None)
+            return
+        self._statuses[group, plural, key] = status
+        for scope in self._scopes.values():
+            if scope.resource == (group, plural) and (state := scope.objects.get(key)) is not None:
+                scope.objects[key] = state[0], self._today(scope, key, state[1])
+
     def kind_of(self, stream: int) -> str:
         """The kind of the objects of a stream."""
         return self._by_stream[stream].stream.kind
@@ -176,19 +193,18 @@ class TapeServer:
         """Whether a source has something that its reflector has not read."""
         return any(source.pending for source in self._sources())
 
-    def find(self, group: str, plural: str, key: ObjectKey) -> dict[str, Any] | None:
+    def find(self, group: str, plural: str, key: str) -> dict[str, Any] | None:
         """The present state of an object; None if no cache has it."""
-        found = self.all_of(group, plural)
-        return found.get(str(key))
+        return self.all_of(group, plural, key).get(key)
 
-    def all_of(self, group: str, plural: str) -> dict[str, dict[str, Any]]:
-        """All objects of a resource that any cache has, by key, as a server has them."""
+    def all_of(self, group: str, plural: str, only: str | None = None) -> dict[str, dict[str, Any]]:
+        """All objects of a resource that any cache has, or the `only` one, by key, as a server has them."""
         found: dict[str, dict[str, Any]] = {}
         for scope in self._scopes.values():
-            of_group = scope.stream.api_version.rpartition("/")[0]
-            if (of_group, scope.stream.plural) == (group, plural) and not scope.stream.metadata_only:
+            if scope.resource == (group, plural) and not scope.stream.metadata_only:
                 kind = {"apiVersion": scope.stream.api_version, "kind": scope.stream.kind}
-                found |= {key: kind | msgspec.json.decode(raw) for key, (_, raw) in scope.objects.items()}
+                keys = scope.objects if only is None else {only} & scope.objects.keys()
+                found |= {key: kind | msgspec.json.decode(scope.objects[key][1]) for key in keys}
         return found
 
     def source(
@@ -214,30 +230,44 @@ class TapeServer:
             if is_wider and (metadata_only or not stream.metadata_only):
                 return TapeSource(each, _selecting(namespace, labels, fields), projection)
         where = f" in {namespace}" if namespace else ""
-        self.unknown[f"{gvk}{where}{f' [{labels or fields}]' if labels or fields else ''}"] = None
+        what = f"{gvk}{where}{f' [{labels or fields}]' if labels or fields else ''}"
         nothing = TapeScope(
             RecordedStream(0, *wanted, namespace, labels, fields, "", metadata_only, "", True, [])
         )
         nothing.listed.set()
         nothing.version = "1"
-        return TapeSource(nothing, None, projection)
+        # A list alone looks for finalizers of old code in the whole cluster: no cache misses it.
+        return TapeSource(nothing, None, projection, on_watch=lambda: self.unknown.setdefault(what, None))
 
     def _sources(self) -> Iterable["TapeSource"]:
         return [source for scope in self._scopes.values() for source in scope.sources]
 
     def _state(self, stream: int, of: StreamObject) -> State:
-        raw = self._readers[stream].decode(of.frame)
-        declared = self._by_stream[stream].stream
-        return of.revision, _readable_secret(raw) if is_secret(declared.api_version, declared.kind) else raw
+        raw, scope = self._readers[stream].decode(of.frame), self._by_stream[stream]
+        if is_secret(scope.stream.api_version, scope.stream.kind):
+            raw = msgspec.json.encode(readable_secrets(msgspec.json.decode(raw)))
+        return of.revision, self._today(scope, of.key, raw)
+
+    def _today(self, scope: TapeScope, key: str, raw: bytes) -> bytes:
+        """A state with the status of today, if today's code has written another one."""
+        status = self._statuses.get((*scope.resource, key))
+        if status is None or scope.stream.metadata_only:
+            return raw
+        return msgspec.json.encode({**msgspec.json.decode(raw), "status": status})
 
 
 class TapeSource:
     """A source that lists and watches a scope (`informer.Source`). It never ends a watch by itself."""
 
     def __init__(
-        self, scope: TapeScope, selects: Callable[[str, bytes], bool] | None, projection: Projection
+        self,
+        scope: TapeScope,
+        selects: Callable[[str, bytes], bool] | None,
+        projection: Projection,
+        on_watch: Callable[[], object] = lambda: None,
     ) -> None:
         self.projection = projection
+        self._on_watch = on_watch
         self._scope = scope
         self._selects = selects
         self._there: set[str] = set()  # the keys that the watch has, if not all are selected
@@ -286,6 +316,7 @@ class TapeSource:
     ) -> AsyncGenerator[Sequence[WatchEvent], None]:
         """The changes of the scope since the last list or watch."""
         self._has_listed = False
+        self._on_watch()
         try:
             self._watches = True
             yield []
@@ -380,12 +411,13 @@ def _at_version(raw: bytes, revision: str) -> bytes:
     return msgspec.json.encode(obj)
 
 
-def _readable_secret(raw: bytes) -> bytes:
-    """A Secret whose hidden values are base64, as handlers expect them."""
-    obj = msgspec.json.decode(raw)
-    data = obj.get("data")
-    if not isinstance(data, dict):
-        return raw
-    hidden = base64.b64encode(HIDDEN.encode()).decode()
-    obj["data"] = {name: hidden if value == HIDDEN else value for name, value in data.items()}
-    return msgspec.json.encode(obj)
+def readable_secrets(document: Any) -> Any:
+    """A Secret, or a list of them, whose hidden values are base64, as code expects them. Changes it."""
+    if not isinstance(document, dict):
+        return document
+    found = cast("dict[str, Any]", document)
+    if isinstance(found.get("items"), list):
+        found["items"] = [readable_secrets(each) for each in found["items"]]
+    if isinstance(data := found.get("data"), dict):
+        found["data"] = {name: _READABLE if value == HIDDEN else value for name, value in data.items()}
+    return found

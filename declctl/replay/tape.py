@@ -1,22 +1,26 @@
-"""A recording in memory: its entries in order, and each call with its requests and its end."""
+"""A recording to replay: its entries in their order, and each call with its requests and its end.
 
+In memory is only where they are in the file.
+"""
+
+from array import array
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from declctl.errors import UsageError
-from declctl.recording.blocks import read_blocks
+from declctl.recording.blocks import RecordedEntries
 from declctl.recording.entries import (
     BundleFiles,
     CallBegin,
     CallEnd,
     CallRequest,
     Entry,
+    RecordedStream,
     RecordingHeader,
-    StreamList,
     time_of,
 )
 from declctl.recording.writer import older_segment
@@ -39,8 +43,8 @@ class TapedCall:
     """One call of a recording."""
 
     begin: CallBegin
-    requests: list[TapedRequest] = field(default_factory=list[TapedRequest])
-    end: CallEnd | None = None  # None: the recording ends before
+    requests: Sequence[TapedRequest]
+    end: CallEnd | None  # None: the recording ends before
 
     @property
     def key(self) -> CallKey:
@@ -56,8 +60,15 @@ class Tape:
     header: RecordingHeader
     entries: Sequence[Entry]
     torn: int  # bytes at the end of the file that could not be read
-    calls: dict[int, TapedCall]
-    by_key: dict[CallKey, list[int]]  # the positions of the begins, the first last
+    second: int  # the position at which the second segment begins; the number of entries if there is one
+    calls: Mapping[int, Sequence[int]]  # by number: the positions of its begin, requests and end
+    begins: dict[CallKey, int]  # how often calls begin that are still to come
+    late_calls: Mapping[
+        int, Sequence[int]
+    ]  # by generation: calls that the one before has made after its commit
+    streams: Sequence[RecordedStream]
+    first_files: BundleFiles  # with which it begins
+    ends_at: float  # the time of the last entry, in seconds
 
     @property
     def began(self) -> datetime:
@@ -73,18 +84,20 @@ class Tape:
         """Whether it begins with the start of the process."""
         return self.header.segment == 1
 
-    @property
-    def ends_at(self) -> float:
-        """The time of the last entry, in seconds."""
-        return max((at for entry in self.entries if (at := time_of(entry)) is not None), default=0.0)
-
-    @property
-    def first_files(self) -> BundleFiles:
-        """The files with which it begins. Raises UsageError without any."""
-        found = next((entry for entry in self.entries if isinstance(entry, BundleFiles)), None)
-        if found is None:
-            raise UsageError(f"{self.path}: the recording ends before its controller has started")
-        return found
+    def call(self, number: int) -> TapedCall:
+        """A call of the recording."""
+        first, *others = self.calls[number]
+        begin, requests, end = self.entries[first], list[TapedRequest](), None
+        assert isinstance(begin, CallBegin)
+        for position in others:
+            match self.entries[position]:
+                case CallRequest() as request:
+                    requests.append(TapedRequest(position, request, content_of(request)))
+                case CallEnd() as found:
+                    end = found
+                case _:
+                    pass
+        return TapedCall(begin, requests, end)
 
 
 def read_tape(path: Path, *, until: float | None = None) -> Tape:
@@ -92,40 +105,93 @@ def read_tape(path: Path, *, until: float | None = None) -> Tape:
 
     With `until`, entries after so many seconds are left out. Raises UsageError for what is no recording.
     """
-    newest = read_blocks(path)
-    header, entries = newest.header, [*newest.entries]
+    newest = RecordedEntries(path)
     older = older_segment(path)
-    if header.segment > 1 and older.is_file():
-        before = read_blocks(older)
-        if (before.header.run, before.header.segment) == (header.run, header.segment - 1):
-            header = before.header
-            # The caches are known: what a segment begins with is for those who have it alone.
-            entries = [*before.entries, *(each for each in entries if not _is_snapshot(each))]
-    if until is not None:
-        entries = [entry for entry in entries if (time_of(entry) or 0.0) <= until]
-    return tape_of(path, header, entries, torn=newest.torn)
+    if newest.header.segment > 1 and older.is_file():
+        before = RecordedEntries(older)
+        if (before.header.run, before.header.segment) == (newest.header.run, newest.header.segment - 1):
+            both = _Joined(before, newest)
+            return tape_of(path, before.header, both, torn=newest.torn, second=len(before), until=until)
+    return tape_of(path, newest.header, newest, torn=newest.torn, until=until)
 
 
-def tape_of(path: Path, header: RecordingHeader, entries: Sequence[Entry], *, torn: int = 0) -> Tape:
-    """The tape of some entries; `torn`: bytes after them that could not be read."""
-    calls: dict[int, TapedCall] = {}
-    by_key: defaultdict[CallKey, list[int]] = defaultdict(list)
+def tape_of(
+    path: Path,
+    header: RecordingHeader,
+    entries: Sequence[Entry],
+    *,
+    torn: int = 0,
+    second: int | None = None,
+    until: float | None = None,
+) -> Tape:
+    """The tape of some entries, as `read_tape` makes it. Raises UsageError if no controller has started."""
+    calls: dict[int, array[int]] = {}
+    begins: defaultdict[CallKey, int] = defaultdict(int)
+    late: defaultdict[int, list[int]] = defaultdict(list)
+    streams: list[RecordedStream] = []
+    first_files: BundleFiles | None = None
+    generation, ends_at, length = 0, 0.0, 0
     for position, entry in enumerate(entries):
+        at = time_of(entry)
+        if at is not None:
+            if until is not None and at > until:
+                break
+            ends_at = max(ends_at, at)
+        length += 1
         match entry:
             case CallBegin():
-                calls[entry.call] = TapedCall(entry)
-                by_key[entry.handler, entry.key].append(position)
-            case CallRequest() if entry.call in calls:
-                calls[entry.call].requests.append(TapedRequest(position, entry, content_of(entry)))
-            case CallEnd() if entry.call in calls:
-                known = calls[entry.call]
-                calls[entry.call] = TapedCall(known.begin, known.requests, entry)
+                calls[entry.call] = array("I", [position])
+                begins[entry.handler, entry.key] += 1
+                if entry.generation < generation:
+                    late[generation].append(entry.call)
+            case CallRequest() | CallEnd() if entry.call in calls:
+                calls[entry.call].append(position)
+            case BundleFiles():
+                first_files = first_files or entry
+                generation = entry.generation
+            case RecordedStream():
+                streams.append(entry)
             case _:
                 pass
-    for positions in by_key.values():
-        positions.reverse()
-    return Tape(path, header, entries, torn, calls, dict(by_key))
+    if first_files is None:
+        raise UsageError(f"{path}: the recording ends before its controller has started")
+    kept = entries if length == len(entries) else _Joined(entries, (), length)
+    return Tape(
+        path,
+        header,
+        kept,
+        torn,
+        length if second is None else second,
+        calls,
+        begins,
+        late,
+        streams,
+        first_files,
+        ends_at,
+    )
 
 
-def _is_snapshot(entry: Entry) -> bool:
-    return isinstance(entry, StreamList) and entry.snapshot
+class _Joined(Sequence[Entry]):
+    """The entries of two segments, up to a length."""
+
+    def __init__(self, first: Sequence[Entry], second: Sequence[Entry], length: int | None = None) -> None:
+        self._first = first
+        self._second = second
+        self._border = len(first)
+        self._length = self._border + len(second) if length is None else length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, position: int) -> Entry: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[Entry]: ...
+    def __getitem__(self, position: int | slice) -> Entry | Sequence[Entry]:
+        if isinstance(position, slice):
+            return [self[each] for each in range(*position.indices(self._length))]
+        if not 0 <= position < self._length:
+            raise IndexError(position)
+        if position < self._border:
+            return self._first[position]
+        return self._second[position - self._border]

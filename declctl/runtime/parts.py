@@ -52,7 +52,7 @@ def make_services(process: Process, caches: InformerPool, writing: WritingParts)
         known=client.known,
         caches=caches,
         cluster=ClusterAccess(client, writing.recorder, writing.writers, asyncio.get_running_loop()),
-        secrets=ConfigSecrets(client.request_json, secrets_in),
+        secrets=ConfigSecrets(None if process.options.is_replay else client.request_json, secrets_in),
         loops=process.loops,
         log=log,
         user_log=process.user_log,

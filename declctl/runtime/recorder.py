@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # the lowest modules of `runtime` import this one
     from declctl.manifest.plan import WatchKey
     from declctl.objects import Codec, RequestSender
     from declctl.transport import Client
+    from declctl.transport.official import ClientObserver
 
 current_call: ContextVar[int] = ContextVar("declctl_recorded_call", default=0)
 """The number of the call in whose thread or task this code runs; 0 outside of calls."""
@@ -61,6 +62,10 @@ class Recorder(Protocol):
 
     def around(self, sender: "RequestSender") -> "RequestSender":
         """The sender that the requests of handlers pass, made of the one that sends them."""
+        ...
+
+    def client_observer(self) -> "ClientObserver":
+        """What sees the requests of `ctx.client` and `ctx.sync_client`."""
         ...
 
     def committed(self, files: CommittedFiles) -> None:

@@ -13,15 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
+from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 import declctl
-from declctl.errors import ApiError, Conflict, StatusError
+from declctl.errors import Conflict, DeclctlError, StatusError, Unreachable
 from declctl.informer.informer import SharedIndexInformer, ignore_batch
 from declctl.informer.queues.real_fifo import Batch, Bookmark, Departure, Replacement, SyncAll
 from declctl.kit import Clock, yield_interpreter
-from declctl.kit.secret_values import is_secret, secret_values, without_values
+from declctl.kit.secret_values import HIDDEN, is_secret, secret_values, without_values
 from declctl.manifest import Plan
 from declctl.manifest.plan import WatchKey
 from declctl.objects import Codec, DeltaType, GroupVersionKind, HeldObject, KubeObject, Record, RequestSender
@@ -47,11 +48,14 @@ from declctl.recording.writer import RecordingWriter
 from declctl.runtime.log import Log
 from declctl.runtime.recorder import CommittedFiles, EndedCall, current_call
 from declctl.transport import Client
+from declctl.transport.official import ClientRequest
 
 _OBJECTS_OF_AN_ENTRY = 500  # of a list, which is packed in slices
 _GONE = DeltaType.DELETED
 _HIDDEN_OBJECT = b'{"metadata":{}}'  # of a Secret that can't be read
 _NO_PARAMS: Mapping[str, str] = {}
+_ABOUT_TOKENS = ("/token", "/tokenreviews")  # ends of paths
+_json = msgspec.json.encode
 
 
 class _Stream:
@@ -170,22 +174,20 @@ class FileRecorder:
 
     def reloaded(self, result: str, generation: int, line: str) -> None:
         """Record an attempt to reload."""
-        self._writer.add(ReloadMark(self._now(), result, generation, line))
+        self._writer.add(ReloadMark(self._now(), result, generation, secret_values.hide(line)))
 
-    def requested(self, call: int, request: "SentRequest", status: int, answer: Any) -> None:
-        """Record a request of a call with its answer. On the machinery loop."""
-        # At once, as the caller may change them.
+    def client_observer(self) -> "_ClientRequests":
+        """What records the requests of official clients that belong to calls."""
+        return _ClientRequests(self)
+
+    def requested(self, call: int, request: "SentRequest", status: int, answer: bytes) -> None:
+        """Record a request of a call with its answer, which is JSON."""
+        # At once, as the caller may change it.
         body = b"" if request.body is None else msgspec.json.encode(request.body)
+        params = dict(request.params)
+        content_type = request.content_type
         entry = CallRequest(
-            self._now(),
-            call,
-            request.method,
-            request.path,
-            dict(request.params),
-            request.content_type,
-            body,
-            status,
-            msgspec.json.encode(answer),
+            self._now(), call, request.method, request.path, params, content_type, body, status, answer
         )
         self._add(_Quoting(entry))
 
@@ -345,13 +347,53 @@ class _RecordedSender:
         try:
             answer = await send()
         except StatusError as refused:
-            self._recorder.requested(call, request, refused.code, _document_of(refused))
+            self._recorder.requested(call, request, refused.code, _json(_document_of(refused)))
             raise
-        except ApiError as fault:
-            self._recorder.requested(call, request, 0, {"type": type(fault).__name__, "message": str(fault)})
+        except DeclctlError as fault:
+            self._recorder.requested(call, request, 0, _no_answer(fault))
             raise
-        self._recorder.requested(call, request, 200, answer)
+        self._recorder.requested(call, request, 200, _json(answer))
         return answer
+
+
+class _ClientRequests:
+    """Records the requests of official clients that belong to calls (`ClientObserver`). From any thread."""
+
+    def __init__(self, recorder: FileRecorder) -> None:
+        self._recorder = recorder
+
+    def headers(self) -> Mapping[str, str]:
+        """None."""
+        return {}
+
+    def answered(self, request: ClientRequest, status: int, body: bytes) -> None:
+        """Record a whole answer, or that there is none."""
+        call = current_call.get()
+        if call:
+            answer = _json_or_text(body) if status else _no_answer(Unreachable(body.decode()))
+            self._recorder.requested(call, request_of_client(request), status, answer)
+
+
+def request_of_client(request: ClientRequest) -> SentRequest:
+    """A request of an official client, as those of declctl are. A body that is no JSON is a text."""
+    parts, body = urlsplit(request.url), request.body
+    content = body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else b""
+    params = dict(parse_qsl(parts.query, keep_blank_values=True))
+    document = msgspec.Raw(_json_or_text(content)) if content else None
+    return SentRequest(request.method, parts.path, params, document, request.content_type)
+
+
+def _json_or_text(content: bytes) -> bytes:
+    """JSON as it is, and all else as a JSON string."""
+    try:
+        msgspec.json.decode(content, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return _json(content.decode("utf-8", "replace"))
+    return content
+
+
+def _no_answer(fault: DeclctlError) -> bytes:
+    return _json({"type": type(fault).__name__, "message": str(fault)})
 
 
 def _document_of(refused: StatusError) -> dict[str, Any]:
@@ -366,7 +408,7 @@ def _hidden_secret(codec: Codec, frame: bytes) -> bytes:
         obj = msgspec.json.decode(codec.decode(frame))
     except (*UNREADABLE, *BROKEN_FRAME):
         return _HIDDEN_OBJECT
-    return msgspec.json.encode(_without_values(obj))
+    return _json(_without_values(obj))
 
 
 def _hidden_end(entry: CallEnd) -> CallEnd:
@@ -375,16 +417,23 @@ def _hidden_end(entry: CallEnd) -> CallEnd:
 
 def _hidden_request(entry: CallRequest) -> CallRequest:
     """A request without what Secrets have: their values, and texts that quote them."""
-    body, answer = hidden_body(entry.path, entry.body), hidden_body(entry.path, entry.answer)
-    if body == entry.body and answer == entry.answer:
-        return entry
-    return msgspec.structs.replace(entry, body=body, answer=answer)
+    path, params, body = hidden_content(entry.path, entry.params, entry.body)
+    answer = _hidden_body(entry.path, entry.answer)
+    return msgspec.structs.replace(entry, path=path, params=params, body=body, answer=answer)
 
 
-def hidden_body(path: str, body: bytes) -> bytes:
-    """The JSON body of a request or of its answer, without the values of Secrets."""
+def hidden_content(path: str, params: Mapping[str, str], body: bytes) -> tuple[str, dict[str, str], bytes]:
+    """Path, query and JSON body of a request as a recording has them: without the values of Secrets."""
+    hide = secret_values.hide
+    return hide(path), {name: hide(value) for name, value in params.items()}, _hidden_body(path, body)
+
+
+def _hidden_body(path: str, body: bytes) -> bytes:
+    """The body of a request to a path, or of its answer."""
     if body and is_about_secrets(path):
-        body = msgspec.json.encode(_without_values(msgspec.json.decode(body)))
+        body = _json(_without_values(msgspec.json.decode(body)))
+    elif body and path.endswith(_ABOUT_TOKENS):
+        body = _json(_without_token(msgspec.json.decode(body)))
     text = body.decode()
     hidden = secret_values.hide(text)
     return body if hidden is text else hidden.encode()
@@ -393,12 +442,24 @@ def hidden_body(path: str, body: bytes) -> bytes:
 def _without_values(document: Any) -> Any:
     """A Secret, a list of them, or a patch of one, without values. Changes the document."""
     if isinstance(document, list):  # a JSON patch
-        return [{**cast("dict[str, Any]", each), "value": "(hidden)"} for each in cast("list[Any]", document)]
+        return [
+            {**cast("dict[str, Any]", each), "value": HIDDEN} if isinstance(each, dict) else HIDDEN
+            for each in cast("list[Any]", document)
+        ]
     if not isinstance(document, dict):
-        return document
+        return HIDDEN if document else document  # such as YAML
     found = cast("dict[str, Any]", document)
     if isinstance(found.get("items"), list):
         found["items"] = [_without_values(each) for each in found["items"]]
     # A merge patch says no kind.
     hidden = without_values({**found, "apiVersion": "v1", "kind": "Secret"})
     return {name: value if name in ("apiVersion", "kind") else hidden[name] for name, value in found.items()}
+
+
+def _without_token(document: Any) -> Any:
+    """A TokenRequest or TokenReview without its token. Changes the document."""
+    for part in ("spec", "status"):
+        fields = document.get(part) if isinstance(document, dict) else None
+        if isinstance(fields, dict) and "token" in fields:
+            fields["token"] = HIDDEN
+    return document

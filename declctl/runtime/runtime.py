@@ -180,10 +180,7 @@ class Runtime:
         """
         is_reviewed = self.options.allowed_digests is not None
         files = self.options.files or InputFiles(
-            self.options.manifest,
-            at=self.options.at,
-            is_reviewed=is_reviewed,
-            only_namespace=self.options.only_namespace,
+            self.options.manifest, at=self.options.at, is_reviewed=is_reviewed
         )
         self._children.warm()  # the fork server loads its modules while this process does
         self.machinery.start()
@@ -504,10 +501,13 @@ class Runtime:
         name, path = self.plan.name, self.plan.state.folder
         if path is None or not self.options.keeps_state:
             return None
+        from declctl import __version__
         from declctl.runtime.state import StateKeeper
 
         folder = folder_of(self.options.at or Path(self.options.manifest))
-        return StateKeeper(folder / path, controller=name, clock=self._clock, log=self._log)
+        return StateKeeper(
+            folder / path, controller=name, version=__version__, clock=self._clock, log=self._log
+        )
 
     def _background(
         self, files: InputFiles, parts: RuntimeParts, tasks: asyncio.TaskGroup

@@ -16,7 +16,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import declctl
 from declctl.errors import StateUnusable
 from declctl.informer.informer import SharedIndexInformer, ignore_batch
 from declctl.informer.queues.real_fifo import Batch, Bookmark, Departure, Replacement, SyncAll
@@ -43,9 +42,9 @@ from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.log import Log
 
-_MOST_WAITING: Final = 50_000  # batches; beyond it, a new file is begun
-_PAUSE_SECONDS: Final = 0.2  # between two looks at the queue: so much is lost when the process is killed
-_LEAST_BYTES: Final = 16 << 20  # of changes, before a new file is begun
+MOST_WAITING: Final = 50_000  # batches; beyond it, a new file is begun
+PAUSE_SECONDS: Final = 0.2  # between two looks at the queue: so much is lost when the process is killed
+LEAST_BYTES: Final = 16 << 20  # of changes, before a new file is begun
 _FIRST_LOOKS: Final = 150  # for which the first file waits until all caches are filled
 _END_SECONDS: Final = 10.0  # for writing what waits at the end
 _OBJECTS_OF_AN_ENTRY: Final = 500
@@ -70,7 +69,7 @@ class _WrittenCache:
         return self.layout is not None and self.lost == self.covered
 
 
-class _Applied(NamedTuple):
+class _KeptBatch(NamedTuple):
     """A batch that a cache applies."""
 
     cache: _WrittenCache
@@ -97,16 +96,16 @@ class StateKeeper:
     A fault of the disk ends the keeping, and not the controller.
     """
 
-    def __init__(self, path: Path, *, controller: str, clock: Clock, log: Log) -> None:
+    def __init__(self, path: Path, *, controller: str, version: str, clock: Clock, log: Log) -> None:
         """Read the state of the process before."""
         self.fault = ""  # why nothing is kept; empty while all is
         self._log = log
-        self._header = StateHeader(controller, declctl.__version__, clock.now().isoformat())
+        self._header = StateHeader(controller, version, clock.now().isoformat())
         self._kept: dict[str, CacheState] = {}  # of the process before, by identity; a cache takes its own
         self._loop = asyncio.get_running_loop()
         self._caches: list[_WrittenCache] = []  # that may be alive; changed on the loop
         self._numbers = itertools.count(1)
-        self._waiting: deque[_Applied | _Moment] = deque()
+        self._waiting: deque[_KeptBatch | _Moment] = deque()
         self._asked = False  # for a moment that has not come
         self._file: StateFile | None = None  # None before the first moment
         self._begun_bytes = 0  # of the file, when its caches were written
@@ -204,8 +203,8 @@ class StateKeeper:
         others(batch)
         if self.fault:
             return
-        if len(self._waiting) < _MOST_WAITING:
-            self._waiting.append(_Applied(cache, batch))
+        if len(self._waiting) < MOST_WAITING:
+            self._waiting.append(_KeptBatch(cache, batch))
         else:
             cache.lost += 1
 
@@ -226,7 +225,7 @@ class StateKeeper:
 
     def _run(self, folder: StateFolder) -> None:
         try:
-            while not self._ended.wait(_PAUSE_SECONDS):
+            while not self._ended.wait(PAUSE_SECONDS):
                 self._write_waiting(folder)
                 self._ask()
             self._write_waiting(folder)
@@ -252,7 +251,7 @@ class StateKeeper:
         file, grown = self._file, False
         caches = [(each, _has_synced(each)) for each in self._caches]
         if file is not None:
-            grown = file.bytes - self._begun_bytes > max(_LEAST_BYTES, self._begun_bytes)
+            grown = file.bytes - self._begun_bytes > max(LEAST_BYTES, self._begun_bytes)
         else:
             # The file of the process before has more, until most caches are filled.
             self._looks += 1
@@ -298,7 +297,7 @@ class StateKeeper:
             self._file.close()
         self._file, self._begun_bytes, self._asked = file, file.bytes, False
 
-    def _packed_batch(self, applied: _Applied) -> Iterator[Sequence[StateEntry]]:
+    def _packed_batch(self, applied: _KeptBatch) -> Iterator[Sequence[StateEntry]]:
         cache, batch, layout = applied.cache, applied.batch, applied.cache.layout
         assert layout is not None
         match batch:

@@ -93,6 +93,7 @@ def make_writing_parts(process: Process, caches: InformerPool, slots: Slots) -> 
         sender, policy = candidate.sender, replace(policy, may_write=candidate.permits_write)
     if process.recorder is not None:
         sender = process.recorder.around(sender)
+        client.observe_requests(process.recorder.client_observer())
     ledger = WriteLedger()
     writers = WriterFactory(
         sender,

@@ -25,7 +25,7 @@ from declctl.sandbox.garbage import GarbageCollector
 from declctl.sandbox.history import Backup, StoreEvent
 from declctl.sandbox.kinds import ResourceId, ServedKind
 from declctl.sandbox.patches import MERGE_PATCH
-from declctl.sandbox.server import Api
+from declctl.sandbox.server import Api, Intercept
 from declctl.sandbox.status import Refusal
 from declctl.sandbox.store import Churn, ObjectStore
 from declctl.sandbox.watches import Hub
@@ -87,6 +87,10 @@ class Sandbox:
     def is_listening(self) -> bool:
         """Whether it accepts connections: between `start` and `stop`, but in an outage."""
         return self._runner is not None
+
+    def intercept(self, intercept: Intercept) -> None:
+        """Let each request be answered by `intercept`, unless it returns None."""
+        self._api.intercept = intercept
 
     async def start(self, *, host: str = "127.0.0.1", port: int = 0) -> str:
         """Listen and return the base URL. Port 0 means any free one, or the same again after `stop`."""

@@ -6,7 +6,7 @@ and writes answers. Each refusal is a Status document with its HTTP code, as cli
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -35,6 +35,9 @@ _BUFFERED: Final = 2048  # bytes; what is longer has no Content-Length
 _TRICKLED: Final = 8  # parts
 _PACKED: Final = 128 * 1024  # bytes; what is longer is compressed for those who take it
 
+Intercept = Callable[[web.Request], Awaitable[web.StreamResponse | None]]
+"""Answers a request in the place of the server, or leaves it to the server (None)."""
+
 
 class Api:
     """The aiohttp application of one sandbox. `outage` stops it listening for some seconds.
@@ -60,6 +63,7 @@ class Api:
         self._ledger = ledger  # gets each request about a resource, refused ones included
         self._clock = clock
         self._outage = outage
+        self.intercept: Intercept | None = None  # asked first, for each request
         # TCP connections that have asked for something, numbered from 1 for the ledger.
         self._connections: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._next_connection = itertools.count(1)
@@ -92,6 +96,8 @@ class Api:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self._check_sender(request)
+        if self.intercept is not None and (instead := await self.intercept(request)) is not None:
+            return instead
         # Raw: an escaped slash in a name must not become a separator.
         path, params = request.rel_url.raw_path, dict(request.query)
         if path.startswith("/sandbox/"):

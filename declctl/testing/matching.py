@@ -2,21 +2,26 @@
 
 A mapping matches one that has all its fields, with values that match. A list matches one in which each of its
 elements is found, each at another place, in any order. A scalar matches an equal one: numbers by their value,
-and a number no text and no truth value. `null` matches a field that is not there, or null.
+and a number no text and no truth value. `null` matches a field that is not there, or null, and the text `?*`
+any value that is there and not empty, as in patterns of Kyverno.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from declctl.kit.text import to_json
 from declctl.manifest.values import Json, Path, dotted
 from declctl.objects import KubeObject
 
+_ANY: Final = "?*"
 _MOST_SHOWN = 200  # characters of a value
 
 
 class MatchDifference(NamedTuple):
-    """One value that is expected and not found. `is_there` is False if there is nothing at the path."""
+    """One value that is expected and not found. `is_there` is False if there is nothing at the path.
+
+    Of an element of a list that is not found, `found` has the elements that no other one matches.
+    """
 
     path: Path
     expected: Json
@@ -57,7 +62,10 @@ def _missed(found: Iterable[MatchDifference]) -> int:
 
 
 def _differences(expected: Json, found: object, path: Path) -> Iterable[MatchDifference]:
-    if isinstance(expected, dict):
+    if expected == _ANY:
+        if found is None or found in ("", [], {}):
+            yield _difference(path, expected, found)
+    elif isinstance(expected, dict):
         if not isinstance(found, Mapping):
             yield _difference(path, expected, found)
             return
@@ -89,7 +97,7 @@ def _of_lists(expected: list[Json], found: Sequence[object], path: Path) -> Iter
         best = min(compared, key=_missed, default=None)
         # An element that shares nothing with it would only confuse.
         if best is None or _missed(best) >= leaves(element):
-            yield MatchDifference(below, element, None, is_there=False)
+            yield MatchDifference(below, element, cast("Json", free), is_there=False)
         else:
             yield from best
 
@@ -127,8 +135,11 @@ def _difference(path: Path, expected: Json, found: object) -> MatchDifference:
 
 def sentence(difference: MatchDifference) -> str:
     """`spec.replicas: expected 2, found 1`."""
-    found = shown(difference.found) if difference.is_there else "nothing"
-    return f"{dotted(difference.path)}: expected {shown(difference.expected)}, found {found}"
+    path, found = difference.path, shown(difference.found) if difference.is_there else "nothing"
+    expected = "any value" if difference.expected == _ANY else shown(difference.expected)
+    if not difference.is_there and isinstance(others := difference.found, list):
+        path, expected, found = path[:-1], f"an element {expected}", shown(others) if others else "no more"
+    return f"{dotted(path)}: expected {expected}, found {found}"
 
 
 def shown(value: Json) -> str:

@@ -9,15 +9,15 @@ import fnmatch
 import io
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from declctl.errors import DeclctlError
 from declctl.manifest.controller_test import (
+    DEFAULT_NAMESPACE,
     CallsExpectation,
     ConditionExpectation,
     EventExpectation,
@@ -35,7 +35,6 @@ from declctl.runtime.reloading.changes import Result
 from declctl.runtime.scheduling.schedules import ScheduleStatistics
 from declctl.testing.blocking_client import ClusterChoice
 from declctl.testing.cluster_stage import ClusterStage
-from declctl.testing.documents import BundleUnderTest
 from declctl.testing.matching import matches, nearest, sentence, shown
 from declctl.testing.stages import SandboxStage, TestingStage
 from declctl.writes import WriteRecord, WriteResult, WriteVerb
@@ -53,19 +52,23 @@ _MOST_PRINTED = 20  # lines of handlers
 _MOST_DIFFERENCES = 20  # of an object, that a message has
 
 
-class PlayedTest(msgspec.Struct, frozen=True):
-    """What became of a document. `place` is `file:line:column` of what was not met, or of the document.
+class OutcomeReason(msgspec.Struct, frozen=True):
+    """Why a test has failed or was skipped: one expectation that is not met, or a step that can't be done."""
 
-    `details` are the lines below the message: differences, and the last errors of handlers.
-    """
+    place: str  # `file:line:column` in the document
+    message: str
+    details: Sequence[str] = ()  # lines below it, such as differences
+
+
+class PlayedTest(msgspec.Struct, frozen=True):
+    """What became of a document. `reasons` are all that is not met after the first step that has failed."""
 
     name: str
     file: str
     outcome: Outcome
     seconds: float  # of this machine
-    place: str = ""
-    message: str = ""  # why it has failed, or was skipped
-    details: Sequence[str] = ()
+    reasons: Sequence[OutcomeReason] = ()
+    notes: Sequence[str] = ()  # of a failed test: the last errors of handlers, and what they have printed
 
 
 class _Unmet(Exception):
@@ -78,56 +81,41 @@ class _Unmet(Exception):
         self.details = details
 
 
-class _Refused(_Unmet):
-    """The document can't be played on this stage."""
-
-
-@dataclass
-class _Begin:
+class _Begin(msgspec.Struct, frozen=True):
     """The figures at the beginning of a step; differences to them are what has happened in it."""
 
-    calls: int  # of handlers, so far
-    schedules: Mapping[str, tuple[int, int]]  # by name: calls so far, and those that have failed
-    last_write: WriteRecord | None
-    events: Mapping[str, str]  # versions, by uid
-    version: int  # of the server
-    before: Sequence[WriteRecord] = field(default_factory=list[WriteRecord])  # a restart, in this step
+    version: int = 0  # of the server
+    events: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])  # versions, by uid
+    calls: int = 0  # of handlers, so far
+    # By name: calls so far, and those that have failed.
+    schedules: Mapping[str, tuple[int, int]] = msgspec.field(default_factory=dict[str, tuple[int, int]])
+    last_write: WriteRecord | None = None
 
 
 def play(test: LoadedTest, cluster: ClusterChoice | None = None) -> PlayedTest:
-    """Play a document over an API server in memory, or in a namespace of a cluster.
+    """Play a document over an API server in memory, or in namespaces of a cluster.
 
     Raises nothing that a document or its controller can be the cause of. Raises UsageError and ApiError for a
     cluster that can't be used.
     """
     begin, printed = time.monotonic(), io.StringIO()
+    outcome: Outcome = "passed"
+    unmet: Sequence[_Unmet] = ()
+    notes: list[str] = []
     # What handlers print is of use where a test has failed, and would be in the way elsewhere.
     with redirect_stdout(printed):
         try:
-            failure = _played(test, cluster)
+            with SandboxStage(test) if cluster is None else ClusterStage(test, cluster) as stage:
+                if refusal := stage.prepare():
+                    outcome, unmet = "skipped", [_Unmet(("metadata", "name"), refusal)]
+                elif unmet := _Player(test, stage).run():
+                    outcome, notes = "failed", list(_errors(stage))
         except AssertionError as error:  # the controller has not ended
-            failure = _Unmet(("spec",), str(error))
-    name, file, seconds = test.name, test.document.path, time.monotonic() - begin
-    place = test.place(("metadata", "name") if failure is None else failure.path)
-    if failure is None:
-        return PlayedTest(name, file, "passed", seconds, place)
-    if isinstance(failure, _Refused):
-        return PlayedTest(name, file, "skipped", seconds, place, failure.message)
-    lines = [f"printed: {each}" for each in printed.getvalue().splitlines()[-_MOST_PRINTED:]]
-    return PlayedTest(name, file, "failed", seconds, place, failure.message, [*failure.details, *lines])
-
-
-def _played(test: LoadedTest, cluster: ClusterChoice | None) -> "_Unmet | None":
-    bundle = test.bundle
-    assert isinstance(bundle, BundleUnderTest)
-    if cluster is None:
-        with SandboxStage(bundle) as stage:
-            return _Player(test, stage).run()
-    with ClusterStage(bundle, cluster) as stage:
-        if refusal := stage.refusal(test):
-            return _Refused(("metadata", "name"), refusal)
-        stage.make_namespace()
-        return _Player(test, stage).run()
+            outcome, unmet = "failed", [*unmet, _Unmet(("spec",), str(error))]
+    if outcome == "failed":
+        notes += [f"printed: {each}" for each in printed.getvalue().splitlines()[-_MOST_PRINTED:]]
+    reasons = [OutcomeReason(test.place(each.path), each.message, each.details) for each in unmet]
+    return PlayedTest(test.name, test.document.path, outcome, time.monotonic() - begin, reasons, notes)
 
 
 class _Player:
@@ -136,78 +124,78 @@ class _Player:
     def __init__(self, test: LoadedTest, stage: TestingStage) -> None:
         self._test = test
         self._stage = stage
-        self._begin = _Begin(0, {}, None, {}, 0)
+        self._begin = _Begin()
 
-    def run(self) -> _Unmet | None:
-        """Play all steps; the first thing that is not met, None if all are."""
-        replaces = any(step.reload is not None and step.reload.files for step in self._test.spec.steps)
+    def run(self) -> Sequence[_Unmet]:
+        """Play the steps up to the first one that fails; returns what is not met then, nothing if all is."""
+        spec = self._test.spec
+        path, context = (*spec.path, "objects"), "the test can't begin: "
         try:
-            if replaces:
-                self._stage.copy_bundle()
             self._start()
-            for number, step in enumerate(self._test.spec.steps):
-                try:
-                    # A first step without an action is about the start itself.
-                    if number or step.has_action:
-                        self._stage.rest()
-                        self._begin = self._now()
-                    self._play(step)
-                except (DeclctlError, AssertionError, OSError, RuntimeError) as error:
-                    raise _Unmet(step.path, str(error)) from error
+            for number, step in enumerate(spec.steps):
+                path, context = step.path, ""
+                # A first step without an action is about the start itself.
+                if number or step.has_action:
+                    self._begin = self._now()
+                if unmet := self._play(step):
+                    return unmet
             self._check_mutations()
         except _Unmet as unmet:
-            return _Unmet(unmet.path, unmet.message, [*unmet.details, *self._errors()])
-        return None
+            return [unmet]
+        except (DeclctlError, AssertionError, OSError, RuntimeError) as error:
+            return [_Unmet(path, f"{context}{error}")]
+        return ()
 
     def _check_mutations(self) -> None:
         """Fail if a handler has changed an object that others share; these are looked at each second."""
-        assert isinstance(self._test.bundle, BundleUnderTest)
-        if all(each.cache is not CacheMode.OBJECTS for each in self._test.bundle.controller.resources):
+        if all(each.cache is not CacheMode.OBJECTS for each in self._stage.bundle.controller.resources):
             return
         self._stage.controller.advance(_LOOK_SECONDS)
         if mutations := self._stage.controller.mutations:
             message = "a handler changed objects of the cache, which others read"
-            raise _Unmet(("spec",), message, list(map(str, mutations)))
+            raise _Unmet(self._test.spec.path, message, list(map(str, mutations)))
 
     def _start(self) -> None:
-        path: Path = ("spec", "objects")
-        objects = [
-            self._placed(each) for entry in self._test.spec.objects for each in self._test.objects_of(entry)
-        ]
-        try:
-            self._begin.version = self._stage.begin(objects)
-        except (DeclctlError, AssertionError, OSError, RuntimeError) as error:
-            raise _Unmet(path, f"the test can't begin: {error}") from error
+        spec = self._test.spec
+        if any(step.reload is not None and step.reload.files for step in spec.steps):
+            self._stage.copy_bundle()
+        objects = [each for entry in spec.objects for each in self._test.objects_of(entry)]
+        self._begin = _Begin(self._stage.begin(objects))
+        if spec.steps[0].has_action:
+            self._stage.rest()
 
-    def _play(self, step: TestingStep) -> None:
+    def _play(self, step: TestingStep) -> Sequence[_Unmet]:
+        """Play one step, which ends with the controller at rest; returns what is not met then."""
         wait = step.wait or 0.0
         self._act(step)
         self._stage.rest()
-        while (unmet := self._first_unmet(step)) is not None:
+        while unmet := self._unmet(step):
             if wait > _LEAST_WAIT:
                 wait -= self._stage.controller.step(wait)
             elif not self._stage.wait():
-                if step.wait is not None:
-                    written = self._test.document.written((*step.path, "wait")) or f"{step.wait:g}s"
-                    raise _Unmet(unmet.path, f"{unmet.message}, after waiting {written}", unmet.details)
-                raise unmet
-        for each in step.expect:
-            if each.quiet is not None:
-                self._stay_quiet(each, each.quiet)
+                break
+        if unmet and step.wait is not None:
+            written = self._test.document.written((*step.path, "wait")) or f"{step.wait:g}s"
+            return [
+                _Unmet(each.path, f"{each.message}, after waiting {written}", each.details) for each in unmet
+            ]
+        if not unmet:
+            for each in step.expect:
+                if each.quiet is not None:
+                    self._stay_quiet((*each.path, "quiet"), each.quiet)
+        return unmet
 
     def _act(self, step: TestingStep) -> None:
         stage, test = self._stage, self._test
         if step.apply is not None:
             for obj in test.objects_of(step.apply):
-                stage.apply(self._placed(obj))
+                stage.apply(obj)
         elif step.patch is not None:
             one = step.patch
-            kind = test.kind_of(one.api_version, one.kind)
-            stage.patch(kind, self._namespace(one.namespace), one.name, one.patch)
+            stage.patch(test.kind_of(one.api_version, one.kind), one.namespace, one.name, one.patch)
         elif step.delete is not None:
             one = step.delete
-            kind = test.kind_of(one.api_version, one.kind)
-            stage.delete(kind, self._namespace(one.namespace), one.name)
+            stage.delete(test.kind_of(one.api_version, one.kind), one.namespace, one.name)
         elif step.advance is not None:
             stage.controller.advance(step.advance)
         elif step.fault is not None:
@@ -218,11 +206,10 @@ class _Player:
             if outcome.result is Result.REFUSED:
                 raise _Unmet(step.reload.path, f"the reload was refused: {outcome.line}")
         elif step.restart is not None:
-            self._begin.before = self._writes()
             stage.restart()
-            self._begin = _Begin(0, {}, None, self._begin.events, self._begin.version, self._begin.before)
+            self._begin = _Begin(self._begin.version, self._begin.events)
 
-    def _stay_quiet(self, expected: Expectation, seconds: float) -> None:
+    def _stay_quiet(self, path: Path, seconds: float) -> None:
         before, calls = self._writes(), self._calls()
         self._stage.controller.advance(seconds)
         self._stage.rest()
@@ -234,14 +221,15 @@ class _Player:
         ]
         if written or called:
             details = [*called, *map(_written, written[:_MOST_NAMED])]
-            raise _Unmet((*expected.path, "quiet"), f"not quiet for {seconds:g} s", details)
+            raise _Unmet(path, f"not quiet for {seconds:g} s", details)
 
     # -- what is there
 
     def _now(self) -> _Begin:
-        newest = self._ledger()
-        last, calls = newest[-1] if newest else None, len(self._stage.controller.calls)
-        return _Begin(calls, self._schedules(), last, self._versions(), self._stage.version())
+        last, calls = next(iter(self._ledger()[-1:]), None), len(self._stage.controller.calls)
+        events = (each["metadata"] for each in self._stage.objects(_EVENTS))
+        versions = {str(each.get("uid")): str(each.get("resourceVersion")) for each in events}
+        return _Begin(self._stage.version(), versions, calls, self._schedules(), last)
 
     def _schedules(self) -> Mapping[str, tuple[int, int]]:
         schedules = self._stage.controller.status().schedules
@@ -268,10 +256,9 @@ class _Player:
 
     def _writes(self) -> Sequence[WriteRecord]:
         """The writes of this step that the server has taken and that changed something, the oldest first."""
-        newest = list(self._ledger())
-        last = self._begin.last_write
-        begin = next((at + 1 for at in range(len(newest) - 1, -1, -1) if newest[at] is last), 0)
-        return [*self._begin.before, *filter(self._has_changed, newest[begin:])]
+        newest, last = self._ledger(), self._begin.last_write
+        begin = next((at for at, each in enumerate(newest, 1) if each is last), 0)
+        return list(filter(self._has_changed, newest[begin:]))
 
     def _has_changed(self, write: WriteRecord) -> bool:
         """Whether the server has taken a write, and its object was another one when the step began.
@@ -283,10 +270,6 @@ class _Player:
         version = write.resource_version
         return write.verb is WriteVerb.DELETE or not version or int(version) > self._begin.version
 
-    def _versions(self) -> Mapping[str, str]:
-        events = (each["metadata"] for each in self._stage.objects(_EVENTS))
-        return {str(each.get("uid")): str(each.get("resourceVersion")) for each in events}
-
     def _events(self) -> Sequence[KubeObject]:
         """The Events that came or were counted up in this step."""
         return [
@@ -295,135 +278,92 @@ class _Player:
             if self._begin.events.get(each["metadata"].get("uid")) != each["metadata"].get("resourceVersion")
         ]
 
-    def _errors(self) -> Sequence[str]:
-        """The last errors of handlers, with their tracebacks if the log has them."""
-        if not self._stage.has_begun:
-            return ()
-        last = {each.handler: each for each in self._stage.controller.calls if each.outcome in _FAILURES}
-        lines: list[str] = []
-        schedules: Sequence[ScheduleStatistics] = ()  # of a controller that can be asked
-        for name, call in last.items():
-            lines.append(f"the last error of {name}, for {call.key}: {call.error}")
-            lines += self._traceback(name)
-        with suppress(AssertionError, DeclctlError, RuntimeError):
-            schedules = self._stage.controller.status().schedules
-        for schedule in schedules:
-            if schedule.last_error is not None:
-                lines.append(f"the last error of {schedule.name}: {schedule.last_error}")
-        return lines
-
-    def _traceback(self, handler: str) -> Sequence[str]:
-        for logged in reversed(self._stage.controller.log.lines):
-            text = logged.fields.get("traceback")
-            if text and logged.fields.get("handler") == handler:
-                return [f"  {line}" for line in str(text).rstrip().splitlines()]
-        return ()
-
     # -- what is expected
 
-    def _first_unmet(self, step: TestingStep) -> _Unmet | None:
-        judges: Sequence[tuple[str, Callable[[Expectation], _Unmet | None]]] = (
-            ("match", self._judge_match),
-            ("absent", self._judge_absent),
-            ("condition", self._judge_condition),
-            ("event", self._judge_event),
-            ("calls", self._judge_calls),
-            ("writes", self._judge_writes),
-        )
+    def _unmet(self, step: TestingStep) -> Sequence[_Unmet]:
+        """What is not met now of the expectations of a step, but for `quiet`."""
+        found: list[_Unmet] = []
         for each in step.expect:
-            for name, judge in judges:
-                if getattr(each, name) is not None and (unmet := judge(each)) is not None:
-                    return unmet
-        return None
+            try:
+                self._judge(each)
+            except _Unmet as unmet:
+                found.append(unmet)
+        return found
 
-    def _judge_match(self, expected: Expectation) -> _Unmet | None:
-        path, pattern = (*expected.path, "match"), self._pattern(expected.match)
-        objects = self._objects(pattern)
+    def _judge(self, expected: Expectation) -> None:
+        """Raise _Unmet if an expectation is not met."""
+        if expected.match is not None:
+            self._judge_match(expected, self._pattern(expected.match))
+        elif expected.absent is not None:
+            self._judge_absent((*expected.path, "absent"), self._pattern(expected.absent))
+        elif expected.condition is not None:
+            self._judge_condition(expected.condition)
+        elif expected.event is not None:
+            self._judge_event(expected.event)
+        elif expected.calls is not None:
+            self._judge_calls(expected.calls)
+        elif expected.writes is not None:
+            self._judge_writes(expected.writes)
+
+    def _judge_match(self, expected: Expectation, pattern: JsonObject) -> None:
+        path, objects = (*expected.path, "match"), self._objects(pattern)
         fitting = [each for each in objects if matches(pattern, each)]
         if expected.count is not None:
-            if len(fitting) == expected.count:
-                return None
-            names = _named(fitting)
-            message = f"expected {expected.count} of {_described(pattern)}, found {len(fitting)}{names}"
-            near = () if fitting else self._near(pattern, objects)
-            return _Unmet((*expected.path, "count"), message, near)
-        if fitting:
-            return None
-        if not objects:
-            return _Unmet(path, f"there is no {_described(pattern)}", self._others(pattern))
-        return _Unmet(path, f"no {_described(pattern)} matches", self._near(pattern, objects))
+            if len(fitting) != expected.count:
+                names = _named(fitting)
+                message = f"expected {expected.count} of {_described(pattern)}, found {len(fitting)}{names}"
+                near = () if fitting else self._near(pattern, objects)
+                raise _Unmet((*expected.path, "count"), message, near)
+        elif not objects:
+            raise _Unmet(path, f"there is no {_described(pattern)}", self._others(pattern))
+        elif not fitting:
+            raise _Unmet(path, f"no {_described(pattern)} matches", self._near(pattern, objects))
 
-    def _judge_absent(self, expected: Expectation) -> _Unmet | None:
-        pattern = self._pattern(expected.absent)
-        fitting = [each for each in self._objects(pattern) if matches(pattern, each)]
-        if not fitting:
-            return None
-        path = (*expected.path, "absent")
+    def _judge_absent(self, path: Path, pattern: JsonObject) -> None:
+        if not (fitting := [each for each in self._objects(pattern) if matches(pattern, each)]):
+            return
         details = [
             f"{_name(each)} is being deleted, and has the finalizers {shown(each['metadata']['finalizers'])}"
             for each in fitting
             if each["metadata"].get("deletionTimestamp") and each["metadata"].get("finalizers")
         ]
-        return _Unmet(path, f"{len(fitting)} of {_described(pattern)} are there{_named(fitting)}", details)
+        raise _Unmet(path, f"{len(fitting)} of {_described(pattern)} are there{_named(fitting)}", details)
 
-    def _judge_condition(self, expected: Expectation) -> _Unmet | None:
-        one = expected.condition
-        assert one is not None
-        path = (*expected.path, "condition")
-        kind = self._test.kind_of(one.api_version, one.kind)
-        pattern: JsonObject = {"kind": one.kind, "apiVersion": kind.api_version}
-        pattern["metadata"] = {"name": one.name, "namespace": one.namespace}
-        pattern = self._pattern(pattern)
-        objects = [each for each in self._objects(pattern) if matches(pattern, each)]
-        if not objects:
-            return _Unmet(path, f"there is no {_described(pattern)}", self._others(pattern))
+    def _judge_condition(self, one: ConditionExpectation) -> None:
+        metadata: JsonObject = {"name": one.name, "namespace": one.namespace}
+        written: JsonObject = {"apiVersion": one.api_version, "kind": one.kind, "metadata": metadata}
+        pattern = self._pattern(written)
+        if not (objects := self._objects(pattern)):
+            raise _Unmet(one.path, f"there is no {_described(pattern)}", self._others(pattern))
         conditions: list[Any] = list((objects[0].get("status") or {}).get("conditions") or ())
         found = next((each for each in conditions if each.get("type") == one.type), None)
         if found is None:
             types = ", ".join(str(each.get("type")) for each in conditions) or "none"
-            return _Unmet(path, f"{_described(pattern)} has no condition {one.type}", [f"it has {types}"])
-        wrong = _wrong_texts(one, found)
-        about = f"{_described(pattern)}: the condition {one.type} differs"
-        return _Unmet(path, about, wrong) if wrong else None
+            raise _Unmet(one.path, f"{_described(pattern)} has no condition {one.type}", [f"it has {types}"])
+        if wrong := _wrong_texts(one, found):
+            raise _Unmet(one.path, f"{_described(pattern)}: the condition {one.type} differs", wrong)
 
-    def _judge_event(self, expected: Expectation) -> _Unmet | None:
-        one = expected.event
-        assert one is not None
+    def _judge_event(self, one: EventExpectation) -> None:
         events = self._events()
-        fitting = [each for each in events if self._is_event(one, each)]
+        fitting = [each for each in events if _is_event(one, each)]
         if (len(fitting) == one.count) if one.count is not None else fitting:
-            return None
+            return
         wanted = "an Event" if one.count is None else f"{one.count} Events"
         details = [
             f"{each.get('type')} {each.get('reason')}: {each.get('message')}" for each in events[:_MOST_NAMED]
         ] or ["no Event came in this step"]
-        message = f"expected {wanted} like this in this step, found {len(fitting)}"
-        return _Unmet((*expected.path, "event"), message, details)
+        raise _Unmet(one.path, f"expected {wanted} like this in this step, found {len(fitting)}", details)
 
-    def _is_event(self, expected: EventExpectation, event: KubeObject) -> bool:
-        about = dict(expected.regarding or {})
-        if "namespace" in about:
-            about["namespace"] = self._namespace(str(about["namespace"]))
-        return (
-            expected.type in ("", event.get("type"))
-            and _like(expected.reason, event.get("reason"))
-            and _like(expected.message, event.get("message"))
-            and matches(about, event.get("involvedObject") or {})
-        )
-
-    def _judge_calls(self, expected: Expectation) -> _Unmet | None:
-        one = expected.calls
-        assert one is not None
+    def _judge_calls(self, one: CallsExpectation) -> None:
         calls, failed = self._calls().get(one.handler, (0, 0))
-        wrong = _wrong_number(one, calls)
-        if wrong:
-            message = f"expected {wrong} of {one.handler} in this step, found {calls} ({failed} failed)"
-            return _Unmet((*expected.path, "calls"), message, self._called(one.handler))
-        if one.failed is not None and failed != one.failed:
-            wanted = _number(one.failed, "failed call")
-            message = f"expected {wanted} of {one.handler} in this step, found {failed} of {calls}"
-            return _Unmet((*expected.path, "calls"), message, self._called(one.handler))
-        return None
+        if wrong := _wrong_number(one, calls):
+            found = f"{calls} ({failed} failed)"
+        elif one.failed is not None and failed != one.failed:
+            wrong, found = _number(one.failed, "failed call"), f"{failed} of {calls}"
+        else:
+            return
+        message = f"expected {wrong} of {one.handler} in this step, found {found}"
+        raise _Unmet(one.path, message, self._called(one.handler))
 
     def _called(self, handler: str) -> Sequence[str]:
         """The calls of a handler in this step: the key, the outcome, and the error or the cause."""
@@ -432,11 +372,8 @@ class _Player:
         more = len(calls) - len(lines)
         return [*lines, f"and {_number(more, 'more call')}"] if more else lines
 
-    def _judge_writes(self, expected: Expectation) -> _Unmet | None:
-        one = expected.writes
-        assert one is not None
-        kind = self._test.kind_of(one.api_version, one.kind)
-        writes = self._writes()
+    def _judge_writes(self, one: WritesExpectation) -> None:
+        kind, writes = self._test.kind_of(one.api_version, one.kind), self._writes()
         fitting = [
             each
             for each in writes
@@ -446,15 +383,14 @@ class _Player:
             and one.name in ("", each.key.name)
             and one.handler in ("", each.origin.handler)
         ]
-        wrong = _wrong_number(one, len(fitting))
-        if not wrong:
-            return None
+        if not (wrong := _wrong_number(one, len(fitting))):
+            return
         # Where none is like it, the others may tell what is misspelt.
         texts = Counter(map(self._told, fitting or writes))
         details = [text if count == 1 else f"{count} times {text}" for text, count in texts.items()]
         message = f"expected {wrong} like this in this step, found {len(fitting)}"
         none = ["the controller has written nothing in this step"]
-        return _Unmet((*expected.path, "writes"), message, details[:_MOST_NAMED] or none)
+        raise _Unmet(one.path, message, details[:_MOST_NAMED] or none)
 
     def _told(self, write: WriteRecord) -> str:
         changed = ", ".join(self._stage.changed_by(write))
@@ -462,15 +398,13 @@ class _Player:
 
     # -- objects
 
-    def _pattern(self, given: JsonObject | None) -> JsonObject:
-        """A pattern with its apiVersion, and the namespace that is meant."""
-        pattern = dict(given or {})
-        version = pattern.get("apiVersion")
-        kind = self._test.kind_of(str(version or ""), str(pattern["kind"]))
-        pattern["apiVersion"] = kind.api_version
+    def _pattern(self, given: JsonObject) -> JsonObject:
+        """A pattern with its apiVersion and its namespace."""
+        kind = self._test.kind_of(str(given.get("apiVersion") or ""), str(given["kind"]))
+        pattern: JsonObject = {**given, "apiVersion": kind.api_version}
         metadata = dict(mapping_at(pattern, "metadata"))
         if self._stage.is_namespaced(kind):
-            metadata["namespace"] = self._namespace(str(metadata.get("namespace") or "default"))
+            metadata["namespace"] = metadata.get("namespace") or DEFAULT_NAMESPACE
         else:
             metadata.pop("namespace", None)
         return {**pattern, "metadata": metadata} if metadata else pattern
@@ -509,15 +443,41 @@ class _Player:
             lines.append(f"it is the nearest of {len(objects)}")
         return lines
 
-    def _namespace(self, written: str) -> str:
-        return self._stage.namespace if written == "default" else written
 
-    def _placed(self, obj: KubeObject) -> KubeObject:
-        """An object of the document, in the namespace that is meant. The stage knows that of one without."""
-        namespace = value_at(obj, "metadata", "namespace")
-        if not isinstance(namespace, str):
-            return obj
-        return {**obj, "metadata": {**obj["metadata"], "namespace": self._namespace(namespace)}}
+def _errors(stage: TestingStage) -> Sequence[str]:
+    """The last errors of handlers, with their tracebacks if the log has them."""
+    if not stage.has_begun:
+        return ()
+    lines: list[str] = []
+    last = {each.handler: each for each in stage.controller.calls if each.outcome in _FAILURES}
+    for name, call in last.items():
+        again = "" if call.retry_in is None else f" (again in {call.retry_in:.3g} s)"
+        lines.append(f"the last error of {name}, for {call.key}{again}: {call.error}")
+        lines += _traceback(stage, name, call.error)
+    schedules: Sequence[ScheduleStatistics] = ()  # of a controller that can be asked
+    with suppress(AssertionError, DeclctlError, RuntimeError):
+        schedules = stage.controller.status().schedules
+    found = ((each.name, each.last_error) for each in schedules if each.last_error is not None)
+    return [*lines, *(f"the last error of {name}: {error}" for name, error in found)]
+
+
+def _traceback(stage: TestingStage, handler: str, error: str) -> Sequence[str]:
+    """The last traceback of a handler in the log; if it is that of the error, its frames alone."""
+    logged = (line.fields for line in reversed(stage.controller.log.lines) if "traceback" in line.fields)
+    text = next((str(each["traceback"]).rstrip() for each in logged if each.get("handler") == handler), "")
+    lines = text.splitlines()
+    if lines and text.endswith(error) and lines.count(lines[0]) == 1:  # it has no other cause
+        return lines[1 : -len(error.splitlines())]
+    return [f"  {line}" for line in lines]
+
+
+def _is_event(expected: EventExpectation, event: KubeObject) -> bool:
+    return (
+        expected.type in ("", event.get("type"))
+        and _like(expected.reason, event.get("reason"))
+        and _like(expected.message, event.get("message"))
+        and matches(expected.regarding or {}, event.get("involvedObject") or {})
+    )
 
 
 def _like(pattern: str, text: object) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 from declctl.errors import NotSynced, SandboxError
 from declctl.kit import AdvancingClock
 from declctl.kit.files import folder_of
-from declctl.manifest.controller_test import DEFAULT_NAMESPACE
+from declctl.manifest.controller_test import LoadedTest
 from declctl.manifest.values import Json
 from declctl.objects import GroupVersionKind, KubeObject
 from declctl.objects.differences import changed_paths
@@ -38,19 +38,21 @@ _NOT_COPIED: Final = (".*", "__pycache__", "node_modules", "venv", "*.egg-info")
 class TestingStage(ABC):
     """The server, the controller and the time of one test. Entered before, left after it.
 
-    Methods raise DeclctlError with the server's words if it refuses something.
+    All names are those of the document. Methods raise DeclctlError with the server's words if it refuses
+    something.
     """
 
-    def __init__(self, bundle: BundleUnderTest) -> None:
+    def __init__(self, test: LoadedTest) -> None:
+        assert isinstance(test.bundle, BundleUnderTest)
         self._stack = ExitStack()
-        self._bundle = bundle
-        self._manifest = bundle.path
+        self._test = test
+        self.bundle = test.bundle  # the Controller under test
+        self._manifest = test.bundle.path
         self._controller: HostedController | None = None
 
-    @property
-    @abstractmethod
-    def namespace(self) -> str:
-        """What stands for the namespace `default` of the document."""
+    def prepare(self) -> str:
+        """Make what the test needs first; returns why it can't be played here, empty if it can."""
+        return ""
 
     @property
     def controller(self) -> "HostedController":
@@ -67,7 +69,7 @@ class TestingStage(ABC):
         """Run from a copy of the folder of the manifest, in which files can be replaced. Before `begin`."""
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="declctl-test-")))
         left_out = shutil.ignore_patterns(*_NOT_COPIED)
-        shutil.copytree(self._bundle.folder, folder, ignore=left_out, dirs_exist_ok=True)
+        shutil.copytree(self.bundle.folder, folder, ignore=left_out, dirs_exist_ok=True)
         self._manifest = folder if self._manifest.is_dir() else folder / self._manifest.name
 
     def replace(self, files: Mapping[str, Path]) -> None:
@@ -83,7 +85,7 @@ class TestingStage(ABC):
 
         Raises the fault of the start.
         """
-        self.load([*self._bundle.definitions, *objects])
+        self.load([*self.bundle.definitions, *objects])
         version = self.version()
         self._start()
         return version
@@ -168,14 +170,9 @@ class TestingStage(ABC):
 class SandboxStage(TestingStage):
     """An API server in memory, and a clock that stands still but for the steps that move it."""
 
-    def __init__(self, bundle: BundleUnderTest) -> None:
-        super().__init__(bundle)
+    def __init__(self, test: LoadedTest) -> None:
+        super().__init__(test)
         self._sandbox = SandboxThread(clock=AdvancingClock(stands=True), garbage_collection=True)
-
-    @property
-    def namespace(self) -> str:
-        """`default` itself."""
-        return DEFAULT_NAMESPACE
 
     def make_controller(self, manifest: Path) -> "HostedController":
         """A controller of the sandbox."""

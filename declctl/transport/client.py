@@ -31,7 +31,7 @@ from declctl.transport.messages import (
     Wire,
     json_object,
 )
-from declctl.transport.official import ClientGate, OfficialClients
+from declctl.transport.official import ClientGate, ClientObserver, OfficialClients
 from declctl.transport.source import ResourceSource
 from declctl.transport.warnings import WarningHeaders
 
@@ -285,6 +285,10 @@ class Client:
         self._official.guard.may_write = may_write
         self._official.guard.dry_run = dry_run
         self._official.guard.gate = gate
+
+    def observe_requests(self, observer: ClientObserver) -> None:
+        """Let an observer see the requests of the official clients, but not of one that was given."""
+        self._official.guard.observer = observer
 
     async def close(self) -> None:
         """Close every connection and every official client that was made here. May be repeated."""

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from declctl.errors import NotLeader, UsageError
 from declctl.kit.hosts import ServerUrl
 from declctl.kit.secret_values import is_secret, secret_values
+from declctl.kit.text import exception_text
 from declctl.objects.api_path import is_about_secrets
 from declctl.objects.frame import UNREADABLE
 from declctl.transport.credentials import LOGIN_SECONDS, TOKEN, Credentials
@@ -83,6 +84,30 @@ class ClientGate(Protocol):
     def add(self, write: ClientWrite, began: float) -> None:
         """Receive a write after its end. `began` is the result of `begin`."""
         ...
+
+
+class ClientObserver(Protocol):
+    """Sees all requests of official clients. In the thread, or in the task, of the code that sends them."""
+
+    def headers(self) -> Mapping[str, str]:
+        """What is sent with the next request."""
+        ...
+
+    def answered(self, request: "ClientRequest", status: int, body: bytes) -> None:
+        """A whole answer was read. With a `status` of 0 there is none, and `body` is a text that says why.
+
+        An answer that is not read as a whole, as that of a watch, is not told.
+        """
+        ...
+
+
+class ClientRequest(msgspec.Struct, frozen=True):
+    """A request of an official client."""
+
+    method: str
+    url: str  # with the query
+    content_type: str
+    body: object  # bytes or text, as the caller has given it
 
 
 class OfficialClients:
@@ -246,18 +271,28 @@ async def remember_secrets(request: Any, send: Callable[[Any], Awaitable[Any]]) 
     """A middleware of aiohttp that remembers the values of Secrets in the body and in the whole answer."""
     if not is_about_secrets(request.url.raw_path):
         return await send(request)
-    body = request.body  # bytes if it is empty, else a payload of aiohttp
-    _remember(body if isinstance(body, bytes) else await body.as_bytes())
+    _remember(await _body_of(request))
     response = await send(request)
+    _tell_when_read(response, _remember)
+    return response
+
+
+async def _body_of(request: Any) -> bytes:
+    """The body of a request of aiohttp: bytes if it is empty, else a payload."""
+    body = request.body
+    return body if isinstance(body, bytes) else await body.as_bytes()
+
+
+def _tell_when_read(response: Any, tell: Callable[[bytes], object]) -> None:
+    """Tell the content of an answer of aiohttp when it is read as a whole."""
     read = response.read
 
     async def reading() -> bytes:
         content = await read()
-        _remember(content)
+        tell(content)
         return content
 
     response.read = reading
-    return response
 
 
 def _remember(content: object) -> None:
@@ -267,13 +302,14 @@ def _remember(content: object) -> None:
             secret_values.remember_request(msgspec.json.decode(content))
 
 
-def _remember_when_read(response: Any) -> None:
-    """Remember the values of Secrets in an answer of urllib3 when it is read as a whole."""
+def _tell_when_read_sync(response: Any, tell: Callable[[bytes], object]) -> None:
+    """As `_tell_when_read`, of urllib3."""
     read = response.read
 
-    def reading(*args: Any, **options: Any) -> bytes:
-        content = read(*args, **options)
-        _remember(content)
+    def reading(amt: int | None = None, **options: Any) -> bytes:
+        content = read(amt, **options)
+        if amt is None:
+            tell(content)
         return content
 
     response.read = reading
@@ -307,6 +343,7 @@ class WriteGuard:
       write waits for the gate, and in the call that sends the first byte of each attempt.
     - `dry_run`: writes have `dryRun=All`.
     - `gate`: limits their rate and receives them; None for no limit.
+    - `observer`: sees all requests with their answers; None for no observer.
 
     Websockets (`kubernetes.stream`), which open with a GET, are not guarded.
     """
@@ -319,6 +356,7 @@ class WriteGuard:
         self.may_write: Callable[[], bool] = _always
         self.dry_run = False
         self.gate: ClientGate | None = None
+        self.observer: ClientObserver | None = None
 
     async def __call__(self, request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
         """Check a request of aiohttp, and send it."""
@@ -327,13 +365,12 @@ class WriteGuard:
         if self.gate is None:
             return await self._send(request, send)
         gate, began, headers = self.gate, self.gate.begin(), request.headers
-        body = request.body  # bytes if it is empty, else a payload of aiohttp
         write = ClientWrite(
             request.method,
             str(request.url),
             headers.get("User-Agent", ""),
             headers.get("Content-Type", ""),
-            body if isinstance(body, bytes) else await body.as_bytes(),
+            await _body_of(request),
             self.dry_run,
         )
         try:
@@ -346,11 +383,14 @@ class WriteGuard:
         gate.add(replace(write, status=response.status), began)
         return response
 
-    def send(self, method: str, url: str, options: Mapping[str, Any], send: Callable[[], Any]) -> Any:
-        """Send a request of urllib3, with all its attempts. `options` are those of `PoolManager.urlopen`."""
+    def send(self, method: str, url: str, options: dict[str, Any], send: Callable[[], Any]) -> Any:
+        """Send a request of urllib3, with all its attempts.
+
+        `options` are those of `PoolManager.urlopen`, which `send` uses; headers may be added to them.
+        """
         gate = self.gate
         if method in _READS or gate is None:
-            return self._counted_sync(method, url, send)
+            return self._counted_sync(method, url, options, send)
         began, headers = gate.begin(), options.get("headers") or {}
         write = ClientWrite(
             method,
@@ -363,7 +403,7 @@ class WriteGuard:
         try:
             self.refuse_unless_leading(method, url)
             gate.wait()
-            response = self._counted_sync(method, url, send)
+            response = self._counted_sync(method, url, options, send)
         except BaseException as error:
             gate.add(replace(write, error=error), began)
             raise
@@ -376,33 +416,48 @@ class WriteGuard:
         if self.dry_run:
             request.url = request.url.update_query(dryRun="All")
             if request.method == "DELETE":
-                body = request.body  # as above
-                given = body if isinstance(body, bytes) else await body.as_bytes()
-                await request.update_body(_dry_options(given))
+                await request.update_body(_dry_options(await _body_of(request)))
         return await self._counted(request, send)
 
     async def _counted(self, request: Any, send: Callable[[Any], Awaitable[Any]]) -> Any:
+        observer, tell = self.observer, _tell_nobody
+        if observer is not None:
+            request.headers.update(observer.headers())
+            content_type = request.headers.get("Content-Type", "")
+            sent = ClientRequest(request.method, str(request.url), content_type, await _body_of(request))
+            tell = functools.partial(observer.answered, sent)
         try:
             response = await send(request)
         except NotLeader:
             raise  # nothing was sent
-        except BaseException:
+        except BaseException as error:
             self._count(request.method, 0)
+            tell(0, exception_text(error).encode())
             raise
         self._count(request.method, response.status)
+        if observer is not None:
+            _tell_when_read(response, functools.partial(tell, response.status))
         if _WARNING in response.headers:
             self._warned(request.method, request.url.path, response.headers.getall(_WARNING))
         return response
 
-    def _counted_sync(self, method: str, url: str, send: Callable[[], Any]) -> Any:
+    def _counted_sync(self, method: str, url: str, options: dict[str, Any], send: Callable[[], Any]) -> Any:
+        observer, tell = self.observer, _tell_nobody
+        if observer is not None:
+            headers = options["headers"] = {**(options.get("headers") or {}), **observer.headers()}
+            sent = ClientRequest(method, url, headers.get("Content-Type", ""), options.get("body"))
+            tell = functools.partial(observer.answered, sent)
         try:
             response = send()
         except NotLeader:
             raise  # nothing was sent
-        except BaseException:
+        except BaseException as error:
             self._count(method, 0)
+            tell(0, exception_text(error).encode())
             raise
         self._count(method, response.status)
+        if observer is not None:
+            _tell_when_read_sync(response, functools.partial(tell, response.status))
         if _WARNING in response.headers:
             self._warned(method, urlsplit(url).path, response.headers.getlist(_WARNING))
         return response
@@ -427,6 +482,10 @@ class WriteGuard:
 
 def _always() -> bool:
     return True
+
+
+def _tell_nobody(_status: int, _body: bytes) -> None:
+    """Without an observer."""
 
 
 def _dry_options(body: Any) -> bytes:
@@ -454,7 +513,7 @@ class SyncGuard:
                 _remember(options.get("body"))
             response = self._guard.send(method, url, options, lambda: send(method, url, redirect, **options))
             if about_secrets:
-                _remember_when_read(response)
+                _tell_when_read_sync(response, _remember)
             return response
 
         manager.urlopen = urlopen

@@ -610,12 +610,7 @@ class _ParentMarks:
         if known is not None:
             self._metadata = known
             return
-        parent = self._owner.parent
-        self._metadata = (await self._gate.read(self._resource, parent.namespace, parent.name))["metadata"]
-        if self._metadata.get("uid") != parent.uid:
-            raise Conflict(
-                409, "Conflict", f"{parent['kind']} {parent.key} has been deleted and created again"
-            )
+        self._metadata = (await self._gate.read_again(self._resource, self._owner.parent))["metadata"]
 
     @property
     def scope(self) -> "SetScope":
@@ -690,7 +685,11 @@ class _ParentMarks:
             body={"metadata": metadata},
             manager=self._owner.manager,
         )
-        written = await self._gate.send(write, self._owner.origin)
+        try:
+            written = await self._gate.send(write, self._owner.origin)
+        except NotFound:
+            await self._gate.read_again(self._resource, parent)
+            raise
         self._metadata = written.obj.get("metadata") or {}
         self._on_written(written)
 

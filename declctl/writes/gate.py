@@ -24,12 +24,21 @@ from declctl.errors import (
     Forbidden,
     NotFound,
     NotLeader,
+    ObjectGone,
     StatusError,
     TooManyRequests,
 )
 from declctl.kit import Clock
 from declctl.kit.text import exception_text
-from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, RequestSender, Resource, newer_version
+from declctl.objects import (
+    GroupVersionKind,
+    KubeObject,
+    ObjectKey,
+    ObjectView,
+    RequestSender,
+    Resource,
+    newer_version,
+)
 from declctl.objects.managed_fields import applied_fields
 from declctl.objects.refusals import granting_command
 from declctl.writes.budget import WriteBudget
@@ -270,6 +279,16 @@ class WriteGate:
                 if moved or name is not None or (other := await self._moved(resource)) is None:
                     raise
                 resource, moved = other, True
+
+    async def read_again(self, resource: Resource, obj: ObjectView) -> KubeObject:
+        """The present state of an object. Raises ObjectGone if it has gone, also if it was made again."""
+        try:
+            found = await self.read(resource, obj.namespace, obj.name)
+        except NotFound as error:
+            raise ObjectGone(error.code, error.reason, error.message) from error
+        if found["metadata"].get("uid") != obj.uid:
+            raise ObjectGone(404, "NotFound", f"{obj['kind']} {obj.key} has been deleted and created again")
+        return found
 
     async def check_new(self, write: ApiWrite) -> None:
         """Ask the server whether it would create the object of an apply, if the name were free.

@@ -380,14 +380,8 @@ class StatusWriter:
 
     async def _read(self, resource: Resource, obj: ObjectView) -> "_KnownStatus":
         """The present status. Raises ObjectGone if the object has gone, also if it was made again."""
-        try:
-            found = await self._gate.read(resource, obj.namespace, obj.name)
-        except NotFound as error:
-            raise ObjectGone(error.code, error.reason, error.message) from error
-        metadata = found.get("metadata") or {}
-        if metadata.get("uid") != obj.uid:
-            raise ObjectGone(404, "NotFound", f"{obj['kind']} {obj.key} has been deleted and created again")
-        return _KnownStatus(str(metadata.get("resourceVersion")), _fields(found), {})
+        found = await self._gate.read_again(resource, obj)
+        return _KnownStatus(str(found["metadata"].get("resourceVersion")), _fields(found), {})
 
     def _remember(self, uid: str, written: Written, patch: KubeObject) -> None:
         self._known.pop(uid, None)

@@ -6,10 +6,13 @@ import json
 import pytest
 
 from declctl.errors import ReloadRefused
+from declctl.replay.replay import ReplayOptions, replay
+from declctl.replay.tape import read_tape
 from declctl.runtime.checking.check import check
 from declctl.runtime.reloading import attempts
 from declctl.sandbox.faults import Match
-from declctl.testing import until
+from declctl.testing import Logged, running, until
+from declctl.testing.controller import CHILDREN
 
 PLUGIN = """
 import declctl
@@ -80,6 +83,21 @@ def test_the_value_arrives_and_is_shown_nowhere(rig, board, config_map, controll
     assert "the pager refuses (hidden)" in shown
     assert FIRST not in shown
     assert base64.b64encode(f"{FIRST}\n".encode()).decode() not in shown
+
+
+def test_a_recording_lacks_the_value_and_is_replayed(rig, board, config_map, tmp_path) -> None:
+    """A replay gives `(hidden)` to the plugin. What quotes it is as it was."""
+    recording = tmp_path / "night.rec"
+    _write(rig)
+    objects = [secret(FIRST), config_map("m")]
+    with running(rig.folder.path / "manifest.yaml", objects=objects, record=recording) as controller:
+        until("it is called", lambda: rig.told("event"))
+        controller.wait_idle()
+    tape, log = read_tape(recording), Logged()
+    assert FIRST not in str([*tape.entries])
+    found = replay(tape, ReplayOptions(), log=log, user_log=log.user_logger(), children=CHILDREN)
+    assert (found.same, found.differences) == (2, [])
+    assert rig.told("event") == [("event", FIRST), ("event", "(hidden)")]
 
 
 @pytest.mark.thorough

@@ -115,7 +115,7 @@ def test_a_restart_lists_nothing(mode: str, tmp_path: Path, server: SandboxThrea
 
 
 def test_an_edit_of_the_running_process_is_kept(tmp_path: Path, server: SandboxThread) -> None:
-    """Another index reads another field: the file begins anew with it, and the next process has its values."""
+    """Another index reads another field: the file begins anew, and the next process has its values."""
     manifest = _bundle(tmp_path)
     caches = tmp_path / "state" / "caches"
     index = "{name: byText, fieldPath: data.text}, {name: bySize"
@@ -184,9 +184,9 @@ def test_each_moment_of_the_file_leads_to_a_true_cache(
     tmp_path: Path, server: SandboxThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when files begin all the time, and when changes come faster than they can be written."""
-    monkeypatch.setattr(state, "_LEAST_BYTES", 2000)
-    monkeypatch.setattr(state, "_MOST_WAITING", 3)
-    monkeypatch.setattr(state, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(state, "LEAST_BYTES", 2000)
+    monkeypatch.setattr(state, "MOST_WAITING", 3)
+    monkeypatch.setattr(state, "PAUSE_SECONDS", 0.01)
     manifest, caches = _bundle(tmp_path), tmp_path / "state" / "caches"
     chance, moments = random.Random(1), list[bytes]()
     with _process(manifest, server, lists=1):

@@ -6,7 +6,16 @@ import sys
 from pathlib import Path
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
-CHANGELOG, NOTIFY, WEBHOOK = (PLUGINS / f"declctl-{name}" for name in ("changelog", "notify", "webhook"))
+ALL = CHANGELOG, NOTIFY, WEBHOOK = tuple(
+    PLUGINS / f"declctl-{name}" for name in ("changelog", "notify", "webhook")
+)
+
+
+def install_all(folder: Path) -> dict[str, str]:
+    """Install all packages into a folder; returns the environment with them, and what their tests need."""
+    for package in ALL:
+        env = install(package, folder / "site")
+    return {**env, "NOTIFY_URL": "json://127.0.0.1:9/", "WEBHOOK_SPOOL": str(folder / "spool")}
 
 
 def install(package: Path, folder: Path) -> dict[str, str]:

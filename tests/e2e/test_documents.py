@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import clusters
+import packages
 import pytest
 from clusters import Cluster
 from processes import Ended, environment, run
 from waiting import until
 
+ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = """
 ---
 apiVersion: declctl.dev/v1alpha1
@@ -54,7 +56,9 @@ def _left_over(cluster: Cluster) -> list[str]:
     found = [each["metadata"]["name"] for each in cluster.rest.list("namespaces")]
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     found += [each["metadata"]["name"] for each in cluster.rest.request("GET", definitions)["items"]]
-    return [name for name in found if name.startswith("declctl-test-") or "acme.dev" in name]
+    return [
+        name for name in found if name.startswith("declctl-test-") or "acme.dev" in name or name == "other"
+    ]
 
 
 @pytest.mark.scenario
@@ -72,20 +76,20 @@ def test_documents_say_the_same_on_both_servers(plane: Cluster, scaffold: Path) 
     for where in ((), on_cluster):
         ended = run("test", str(scaffold), "-o", "json", *where)
         assert ended.returncode == 1
-        found.append([(each["place"], each["message"], each["details"][:1]) for each in _tests(ended)])
+        found.append([each["reasons"] for each in _tests(ended)])
     assert found[0] == found[1]
-    assert found[0][0][2] == ["sample: spec.replicas: expected 2, found 1"]
+    assert found[0][0][0]["details"] == ["sample: spec.replicas: expected 2, found 1"]
     assert _left_over(plane) == []
 
 
 @pytest.mark.real
 def test_a_document_that_needs_another_server_is_skipped(plane: Cluster, scaffold: Path) -> None:
-    """A fault, another namespace and a uid are reasons that are told; none of them is a pass."""
+    """A fault, and namespaces that are there already, are reasons that are told; none of them is a pass."""
     documents = scaffold / "tests" / "operator.yaml"
     steps = {
         "fault": "fault: {fault: compact}",
-        "elsewhere": "expect: [{absent: {kind: ConfigMap, metadata: {namespace: other}}}]",
-        "uid": "apply: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, uid: b}}",
+        "elsewhere": "expect: [{absent: {kind: ConfigMap, metadata: {namespace: kube-public}}}]",
+        "its-own": "patch: {kind: Namespace, name: default, patch: {metadata: {labels: {a: b}}}}",
     }
     fine = "expect: [{match: {kind: Deployment}}]"
     more = [
@@ -95,9 +99,42 @@ def test_a_document_that_needs_another_server_is_skipped(plane: Cluster, scaffol
     documents.write_text(documents.read_text() + "".join(more))
     ended = run("test", str(scaffold), "-o", "json", "--cluster", "--kubeconfig", str(plane.kubeconfig))
     assert ended.returncode == 0, ended.stdout
-    skipped = {each["name"]: each["message"] for each in _tests(ended) if each["outcome"] == "skipped"}
+    skipped = {
+        each["name"]: each["reasons"][0]["message"] for each in _tests(ended) if each["outcome"] == "skipped"
+    }
     assert skipped.keys() == steps.keys()
-    assert "other" in skipped["elsewhere"]
+    assert "kube-public already" in skipped["elsewhere"]
+
+
+@pytest.mark.real
+def test_namespaces_and_uids_of_a_document_are_those_of_its_own(plane: Cluster, scaffold: Path) -> None:
+    """Those of other documents are waited for; an owner is found by the uid that the document gives it."""
+    first = "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: other, uid: b}}"
+    owner = "{apiVersion: v1, kind: ConfigMap, name: a, uid: b}"
+    child = f"kind: ConfigMap, metadata: {{name: c, namespace: other, ownerReferences: [{owner}]}}"
+    steps = f"{{apply: {{apiVersion: v1, {child}}}, expect: [{{match: {{{child}}}}}]}}"
+    names = ("one", "two")
+    document = DOCUMENT.replace("{STEP}", steps).replace("{file: ../sandbox/sample.yaml}", first)
+    both = [document.replace("NAME", name) for name in names]
+    (scaffold / "tests" / "operator.yaml").write_text("".join(both))
+    on_cluster = ("--cluster", "--kubeconfig", str(plane.kubeconfig), "-j", "2")
+    for where in ((), on_cluster):
+        ended = run("test", str(scaffold), "-o", "json", *where)
+        assert _outcomes(ended) == dict.fromkeys(names, "passed"), ended.stdout
+    assert _left_over(plane) == []
+
+
+@pytest.mark.real
+def test_the_documents_of_examples_and_plugins_pass_on_a_real_server(plane: Cluster, tmp_path: Path) -> None:
+    """Two need what a cluster that others use can't give: faults, and labels of its namespaces."""
+    where = ("--cluster", "--kubeconfig", str(plane.kubeconfig), "-j", "2", "-o", "json")
+    ended = run(
+        "test", "examples", "plugins", *where, cwd=ROOT, seconds=180, **packages.install_all(tmp_path)
+    )
+    assert ended.returncode == 0, ended.stdout
+    skipped = {name for name, outcome in _outcomes(ended).items() if outcome == "skipped"}
+    assert skipped == {"a-refused-claim-is-told-once", "a-namespace-comes-in-and-leaves-with-its-label"}
+    assert _left_over(plane) == []
 
 
 @pytest.mark.real

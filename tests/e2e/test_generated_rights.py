@@ -65,7 +65,7 @@ async def declctl_reconcile(request, ctx):
     if request.obj is None:
         print("gone", request.name)
         return
-    files = request.obj["spec"]["files"]
+    files = request.obj["spec"].get("files") or {}
     child = {"apiVersion": "v1", "kind": "ConfigMap"}
     names = {name: {"name": f"{request.name}-{name}"} for name in files}
     await ctx.apply_set([{**child, "metadata": names[each], "data": {"text": files[each]}} for each in files])

@@ -64,7 +64,7 @@ async def reconcile(request: declctl.Request[Preview], ctx: declctl.Context) -> 
         print("gone", request.name, "before", before, flush=True)
         return
     child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": preview.name}}
-    await ctx.apply({**child, "data": {"image": preview.spec.image, "size": preview.size}})
+    await ctx.apply_set([{**child, "data": {"image": preview.spec.image, "size": preview.size}}])
     await ctx.patch_status(ready=preview.spec.replicas)
     same = ctx.lister(Preview).get(request.key)
     print("done", preview.name, preview.spec.image, "before", before, same is not None, flush=True)

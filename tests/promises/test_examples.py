@@ -69,15 +69,12 @@ def test_an_example_prints_what_its_readme_shows(folder: Path, plugins: dict[str
 @pytest.mark.thorough
 def test_the_documents_of_examples_and_plugins_pass(tmp_path: Path) -> None:
     """Each of them has a ControllerTest, which needs no cluster, and nothing beyond the plugins."""
-    packages_of = [packages.CHANGELOG, packages.NOTIFY, packages.WEBHOOK]
-    for package in packages_of:
-        env = packages.install(package, tmp_path / "site")
-    env |= {"NOTIFY_URL": "json://127.0.0.1:9/", "WEBHOOK_SPOOL": str(tmp_path / "spool")}
+    env = packages.install_all(tmp_path)
     done = run("test", "examples", "plugins", "-j", "2", "-o", "json", cwd=ROOT, seconds=300, **env)
     played = json.loads(done.stdout)["tests"]
     assert [one for one in played if one["outcome"] != "passed"] == []
     folders = {(ROOT / one["file"]).relative_to(ROOT).parts[:2] for one in played}
-    assert folders == {each.relative_to(ROOT).parts for each in (*EXAMPLES, *packages_of)}
+    assert folders == {each.relative_to(ROOT).parts for each in (*EXAMPLES, *packages.ALL)}
 
 
 @pytest.mark.parametrize("folder", EXAMPLES, ids=_name)

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, KeysView, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from declctl.decoding.projection import Projection
 from declctl.errors import CacheError, ReloadRefused
@@ -47,8 +47,14 @@ from declctl.runtime.caching.managed_informer import (
 from declctl.runtime.caching.namespaces import NamespaceSelectors
 from declctl.runtime.recorder import Recorder
 
-if TYPE_CHECKING:  # imported only for a manifest with a state
-    from declctl.runtime.state import StateKeeper
+
+class KeepsCaches(Protocol):
+    """What keeps the objects of caches for the next process."""
+
+    def take(self, cached: ManagedInformer) -> None:
+        """Let a new cache begin with the objects that were kept, and keep those that it will have."""
+        ...
+
 
 _REPROJECTED_AT_ONCE = 100  # records per slice of the loop: 2 ms, or 5 ms with fields to drop
 _INDEXED_AT_ONCE = 500  # objects per slice of the loop, for an index by field
@@ -156,7 +162,7 @@ class InformerPool:
         tasks: asyncio.TaskGroup,
         clock: Clock,
         recorder: Recorder | None = None,
-        state: "StateKeeper | None" = None,
+        state: KeepsCaches | None = None,
     ) -> None:
         self._cluster = cluster
         self._recorder = recorder

@@ -88,7 +88,9 @@ class CheckResult(msgspec.Struct, frozen=True):
         return self.declaration.has_user_code and self.inputs.loaded.controller.reload.preflight
 
 
-def check_rights(manifest: str, *, at: Path | None = None) -> CheckResult:
+def check_rights(
+    manifest: str, *, at: Path | None = None, children: PreflightPool | None = None
+) -> CheckResult:
     """As `check`, with the rules of the hooks `declctl_rbac` in `hooks`. Blocks.
 
     The code is imported whatever `spec.reload.preflight` says. Configs of plugins are not checked, and may
@@ -101,9 +103,11 @@ def check_rights(manifest: str, *, at: Path | None = None) -> CheckResult:
         return checked
     if not checked.declaration.has_user_code:
         return checked
-    declaration = replace(checked.declaration, asks_rights=True)
-    with closing(PreflightPool()) as children:
-        return _imported(replace(checked, declaration=declaration), Preflight(children.begin))
+    checked = replace(checked, declaration=replace(checked.declaration, asks_rights=True))
+    if children is not None:
+        return _imported(checked, Preflight(children.begin))
+    with closing(PreflightPool()) as own:
+        return _imported(checked, Preflight(own.begin))
 
 
 def import_definitions(

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from declctl.codes import FORBIDDEN, SECRET_VALUE
 from declctl.errors import ApiError, Forbidden, ManifestErrors, NotFound, Unauthorized
-from declctl.kit.secret_values import secret_values
+from declctl.kit.secret_values import HIDDEN, secret_values
 from declctl.kit.text import one_line
 from declctl.manifest.rights import SECRETS
 from declctl.manifest.values import FrozenJson
@@ -109,10 +109,11 @@ class SecretReader:
 class ConfigSecrets:
     """Puts the values of Secrets into the configs of a declaration. Used on the machinery loop.
 
-    `namespace` is that of the process: of its pod, or of the context of the kubeconfig.
+    - `request`: sends requests; None for a replay, which has `(hidden)` for each value.
+    - `namespace`: that of the process: of its pod, or of the context of the kubeconfig.
     """
 
-    def __init__(self, request: Request, namespace: str) -> None:
+    def __init__(self, request: Request | None, namespace: str) -> None:
         self._request = request
         self._namespace = namespace
 
@@ -124,20 +125,23 @@ class ConfigSecrets:
         declaration, inputs = checked.declaration, checked.inputs
         if declaration is None or inputs is None or not any(each.unread for each in declaration.plugins):
             return checked
-        reader, faults = SecretReader(self._request, self._namespace), list[Fault]()
+        reader = None if self._request is None else SecretReader(self._request, self._namespace)
+        faults = list[Fault]()
         plugins = [await _complete(plugin, reader, faults) for plugin in declaration.plugins]
         if faults:
             raise ManifestErrors(diagnose(faults, inputs.loaded.document, inputs.bundle))
         return replace(checked, declaration=msgspec.structs.replace(declaration, plugins=tuple(plugins)))
 
 
-async def _complete(plugin: DeclaredPlugin, reader: SecretReader, faults: list[Fault]) -> DeclaredPlugin:
+async def _complete(
+    plugin: DeclaredPlugin, reader: SecretReader | None, faults: list[Fault]
+) -> DeclaredPlugin:
     """The plugin with the values of its Secrets. What can't be read is added to `faults`."""
     values: dict[str, str] = {}
     for source in plugin.unread:
         assert source.secret is not None
         try:
-            values[source.name] = await reader.value(source.secret)
+            values[source.name] = _hidden_value() if reader is None else await reader.value(source.secret)
         except UnreadSecretKey as unread:
             path = (*source.path, "secretKeyRef", unread.field)
             message = f"{plugin.name}: config.{source.name}: {unread.message}"
@@ -146,6 +150,12 @@ async def _complete(plugin: DeclaredPlugin, reader: SecretReader, faults: list[F
         return plugin
     config = FrozenJson.of({**json.loads(plugin.config), **values})
     return msgspec.structs.replace(plugin, config=config.canonical)
+
+
+def _hidden_value() -> str:
+    """A value of a replay. Texts that quote it, in any form, are as those that have quoted the value."""
+    secret_values.keep({"stringData": {"": HIDDEN}})
+    return HIDDEN
 
 
 def has_other_secrets(checked: CheckResult, configs: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 from declctl.errors import EntryPointError
 from declctl.hooks.bundle import Bundle
 from declctl.hooks.lint import Finding
+from declctl.kit.secret_values import HIDDEN
 
 _LONGEST = 2000  # characters of a message: user code may raise one of any length
 Use = Literal[
@@ -87,12 +88,14 @@ class DeclaredPlugin(msgspec.Struct, frozen=True):
     def unread(self) -> tuple[DeclaredSource, ...]:
         """The sources in Secrets whose values are not in `config` yet.
 
-        A check needs no cluster; the values are read when a generation is staged (`ConfigSecrets`).
+        A check needs no cluster; the values are read when a generation is staged (`ConfigSecrets`). A replay
+        has `(hidden)` in their places, which no schema of a config checks.
         """
         if all(source.secret is None for source in self.sources):
             return ()
         config = json.loads(self.config)
-        return tuple(each for each in self.sources if each.secret is not None and each.name not in config)
+        hidden = [each for each in self.sources if config.get(each.name, HIDDEN) == HIDDEN]
+        return tuple(each for each in hidden if each.secret is not None)
 
 
 class CodeRule(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ from declctl.kit import files as reader
 from declctl.kit.files import Lookups, PathKind, folder_of, is_exhausted, is_folder
 from declctl.manifest import LoadedManifest, ManifestSource, load
 from declctl.manifest.checks.types import ClassReader
-from declctl.manifest.model import ControllerSpec, in_namespace
+from declctl.manifest.model import ControllerSpec
 from declctl.manifest.values import EntryPoint
 from declctl.objects.custom_resource import DeclaredKind
 from declctl.runtime.recorder import CommittedFiles
@@ -56,10 +56,14 @@ class Inputs(msgspec.Struct, frozen=True):
     forced: int = 0
 
     def as_committed(self, generation: int, *, back: bool) -> CommittedFiles:
-        """All files, by their paths in the folder of the manifest: another process can read them as these."""
+        """The files in the folder of the manifest, by their paths: another process can read them as these.
+
+        Files of `configFrom` elsewhere may be those of a Secret, and are left out.
+        """
         name = PurePath(self.loaded.document.path).name
         manifest = name if PurePath(name).suffix in (".yaml", ".yml", ".json") else "declctl.yaml"
-        files = {**self.config_files, **self.bundle.files, manifest: self.loaded.document.text.encode()}
+        configs = {each: data for each, data in self.config_files.items() if _is_within(PurePath(each))}
+        files = {**configs, **self.bundle.files, manifest: self.loaded.document.text.encode()}
         return CommittedFiles(generation, manifest, files, back)
 
     @property
@@ -69,6 +73,10 @@ class Inputs(msgspec.Struct, frozen=True):
         return sum(map(len, parts)) + _PARSED * len(self.loaded.document.text)
 
 
+def _is_within(path: PurePath) -> bool:
+    return not path.is_absolute() and ".." not in path.parts
+
+
 class InputFiles:
     """Reads the manifest of the command line again and again. Methods are called by any thread.
 
@@ -76,7 +84,7 @@ class InputFiles:
     - `at`: the file or folder that is read, by default `manifest` itself.
     - `seconds`: the longest time of a read.
     - `is_reviewed`: a list of allowed digests is set, beside the one that the manifest may name.
-    - `only_namespace`: the only namespace of all resources, whatever the manifest says.
+    - `adapt`: what is changed in each manifest that is read; None, the default, for nothing.
 
     Standard input is read once. Each read has a daemon thread, because a read of a file system that hangs
     can't be cancelled.
@@ -89,10 +97,10 @@ class InputFiles:
         at: Path | None = None,
         seconds: float = reader.READ_SECONDS,
         is_reviewed: bool = False,
-        only_namespace: str | None = None,
+        adapt: Callable[[ControllerSpec], ControllerSpec] | None = None,
     ) -> None:
         self.manifest = manifest
-        self._only_namespace = only_namespace
+        self._adapt = adapt
         self._is_reviewed = is_reviewed
         self._at = at or Path(manifest).absolute()  # handlers may change the working folder of the process
         self._seconds = seconds
@@ -290,9 +298,8 @@ class InputFiles:
             return found
 
         loaded = load(source, environ=environ, classes=ask)
-        if self._only_namespace is not None:
-            controller = in_namespace(loaded.controller, self._only_namespace)
-            loaded = msgspec.structs.replace(loaded, controller=controller)
+        if self._adapt is not None:
+            loaded = msgspec.structs.replace(loaded, controller=self._adapt(loaded.controller))
         self._loaded = _LastLoad(source, environ, said, loaded)
         return self._loaded.manifest
 

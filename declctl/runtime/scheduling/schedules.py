@@ -165,6 +165,11 @@ class Schedules:
         self._woken = asyncio.Event()  # set when there is a new next time, or a call has returned
         self._returned = asyncio.Event()  # replaced at each end of a call, when it is set
 
+    @property
+    def has_started(self) -> bool:
+        """Whether functions are called."""
+        return self._started
+
     def start(self) -> None:
         """Begin to call functions: caches can be read from now on. A second call has no effect."""
         self._started = True

@@ -16,7 +16,8 @@ from declctl.manifest.model import ControllerSpec
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.rights import METHODS, HandlerCode, kinds_of, rights_of
 from declctl.objects import FieldSelector, GroupVersionKind, KubeObject, LabelSelector, Resource
-from declctl.runtime.checking.check import check
+from declctl.runtime.checking.check import check, check_rights
+from declctl.runtime.checking.declaration import CodeRule
 from declctl.runtime.checking.inputs import InputFiles, Inputs
 from declctl.sandbox.kinds import BUILT_IN, ServedKind, established
 from declctl.sandbox.kinds import kinds_of as kinds_of_definition
@@ -89,6 +90,12 @@ class FuzzedBundle(msgspec.Struct, frozen=True):
     watched: frozenset[tuple[str, str]]  # the apiVersions and kinds that lead to calls of handlers
     touches: bool  # whether an annotation leads to a call: no handler has a filter
 
+    def allows(self, verb: str, resource: str) -> bool:
+        """Whether the manifest, or a hook `declctl_rbac`, declares a verb of a resource."""
+        nothing = frozenset[str]()
+        granted = self.rights.get(resource, nothing) | self.rights.get("*", nothing)
+        return not granted.isdisjoint({verb, "*"})
+
 
 def read_bundle(
     manifest: str, *, handler: str | None = None, objects: Sequence[KubeObject] | None = None
@@ -106,6 +113,7 @@ def read_bundle(
     if checked.errors or checked.inputs is None:
         raise ManifestErrors(checked.diagnostics)
     inputs = checked.inputs
+    hooks = check_rights(manifest, children=CHILDREN).hooks
     controller = _adapted(inputs.loaded.controller)
     loaded = structs.replace(inputs.loaded, controller=controller)
     planned = plan(controller)
@@ -140,7 +148,7 @@ def read_bundle(
         ],
         surroundings=[each for each in given if (each.get("apiVersion"), each.get("kind")) not in kinds],
         primaries=primaries,
-        rights=_rights(planned, served),
+        rights=_rights(planned, served, () if hooks is None else hooks.rules),
         kinds={each.plural: each.kind for each in served},
         watched=frozenset(kinds | {(each.api_version, each.kind) for each in mapped}),
         touches=not any(each.filter or any(w.filter for w in each.watches) for each in planned.handlers),
@@ -148,9 +156,10 @@ def read_bundle(
 
 
 def _adapted(controller: ControllerSpec) -> ControllerSpec:
-    """The Controller as it runs in a life: one call at a time, and nothing that is checked again."""
+    """The Controller as it runs in a life: one call at a time, no election, and no check."""
     return replace(
         controller,
+        leader_election=replace(controller.leader_election, enabled=False),
         reload=replace(controller.reload, preflight=False),
         handlers=tuple(
             replace(each, queue=replace(each.queue, concurrency=1)) for each in controller.handlers
@@ -246,8 +255,10 @@ def _body(example: KubeObject) -> KubeObject:
     return {**({"metadata": kept} if kept else {}), **body}
 
 
-def _rights(planned: Plan, served: Sequence[ServedKind]) -> Mapping[str, frozenset[str]]:
-    """What the manifest declares of writes, as `declctl generate rbac` grants it."""
+def _rights(
+    planned: Plan, served: Sequence[ServedKind], rules: Iterable[CodeRule]
+) -> Mapping[str, frozenset[str]]:
+    """What the manifest and hooks declare of writes, as `declctl generate rbac` grants it."""
     by_kind = {
         GroupVersionKind(each.group, each.version, each.kind): Resource(
             GroupVersionKind(each.group, each.version, each.kind), each.plural, each.namespaced
@@ -259,4 +270,7 @@ def _rights(planned: Plan, served: Sequence[ServedKind]) -> Mapping[str, frozens
     found: dict[str, set[str]] = {"events": {"create", "patch", "update"}, "leases": {"create", "update"}}
     for each in rights_of(planned, kinds, {**code, "": HandlerCode(METHODS)}, namespace="default"):
         found.setdefault(each.resource, set()).update(each.verbs)
+    for rule in rules:
+        for resource in rule.resources:
+            found.setdefault(resource, set()).update(rule.verbs)
     return {resource: frozenset(verbs) for resource, verbs in found.items()}

@@ -16,6 +16,7 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from declctl.objects import KubeObject
+from declctl.testing.fuzzing import lives
 from declctl.testing.fuzzing.bundle import FuzzedBundle
 from declctl.testing.fuzzing.lives import Life
 from declctl.testing.fuzzing.states import (
@@ -33,6 +34,7 @@ from declctl.testing.fuzzing.world import TOUCH, PlayedStep, Restless, World
 
 Invariant = Literal["converges", "declared", "idempotent", "finalized", "collected", "applies"]
 INVARIANTS: Final[tuple[Invariant, ...]] = get_args(Invariant)
+_MINUTE: Final = 60
 _HOUR: Final[KubeObject] = {"advance": "3600s"}
 
 
@@ -55,16 +57,30 @@ class Judge:
         self._bundle = bundle
         self._checks = frozenset(INVARIANTS) - allowed.keys()
         self._references: dict[bytes, State | str] = {}  # what a fresh controller comes to
-        self.played = 0  # lives, references among them
+        self._world: World | None = None  # whose lives have broken nothing so far
 
     def judge(self, life: Life) -> Violation | None:
-        """Play a life, and return what it breaks; None for nothing."""
-        self.played += 1
-        with World(self._bundle, self._bundle.surroundings) as world:
-            try:
-                return self._judge(world, life)
-            except Restless as restless:
-                return self._restless(world, restless)
+        """Play a life, and return what it breaks; None for nothing.
+
+        A life after one that broke something has a controller of its own: what it breaks is its own doing.
+        """
+        world, self._world = self._world or World(self._bundle, self._bundle.surroundings), None
+        try:
+            found = self._judge(world, life)
+            if found is None and world.begin_again():
+                self._world = world
+            return found
+        except Restless as restless:
+            return self._restless(world, restless)
+        finally:
+            if self._world is None:
+                world.close()
+
+    def close(self) -> None:
+        """End the controller of the last life."""
+        if self._world is not None:
+            self._world.close()
+            self._world = None
 
     def _judge(self, world: World, life: Life) -> Violation | None:
         # The life, then whatever still has to be done when all faults are over.
@@ -107,10 +123,9 @@ class Judge:
         """A write that the manifest does not declare: one that was sent, or one that declctl refused."""
         if "applies" not in self._checks:
             return None
-        rights = self._bundle.rights
         for number, step in enumerate(world.played):
             for each in step.writes:
-                if each.verb not in rights.get(each.resource, ()):
+                if not self._bundle.allows(each.verb, each.resource):
                     kind = self._bundle.kinds.get(each.resource.partition("/")[0], each.resource)
                     place = f"{each.namespace}/{each.name}" if each.namespace else each.name
                     message = (
@@ -142,18 +157,21 @@ class Judge:
         """Compare with what a fresh controller makes of the same objects."""
         if invariant not in self._checks:
             return None
-        reference = self._reference(world, state)
-        if isinstance(reference, str):  # it does not come to rest itself
-            return None
-        own = set(world.all_primaries())
-        missing = [each for each in own if each not in world.wanted]
-        found = differences(reference, state, without=missing)
-        if not found:
-            return None
+        missing = [each for each in world.all_primaries() if each not in world.wanted]
+        found: Sequence[StateDifference] = ()
+        # What depends on time may differ from a controller of the first second: one of now has to agree.
+        for now in (False, True):
+            reference = self._reference(world, state, now=now)
+            if isinstance(reference, str):  # it does not come to rest itself
+                return None
+            if not (found := differences(reference, state, without=missing)):
+                return None
         return _violation(invariant, f"{what}: {_sentences(found)}", world.played, found)
 
     def _call_again(self, world: World) -> Violation | None:
         touched = world.live_primaries() if self._bundle.touches else ()
+        # A call that writes the time changes nothing while the clock stands.
+        world.play(lives.Advance(_MINUTE))
         before, begin = world.state(), len(world.played)
         for each in touched:
             world.touch(each)
@@ -178,8 +196,12 @@ class Judge:
             return _violation("idempotent", message, world.played, found)
         return Violation("idempotent", message, steps[: end + 1], expected)
 
-    def _reference(self, world: World, state: State) -> State | str:
-        """What a fresh controller makes of the objects that users want; or why it does not come to rest."""
+    def _reference(self, world: World, state: State, *, now: bool) -> State | str:
+        """What a fresh controller makes of the objects that users want; or why it does not come to rest.
+
+        With `now`, it begins at this time of the life, with objects as old as they are; without, all begins
+        at once.
+        """
         objects = [_untouched(each) for each in world.wanted.values()]
         # The cluster's controllers have written these: they are not the controller's doing.
         statuses = {
@@ -187,15 +209,21 @@ class Judge:
             for each, obj in state.items()
             if each not in world.wanted and each not in world.all_primaries() and "status" in obj
         }
-        key = msgspec.json.encode([objects, sorted(statuses.items())], order="deterministic")
+        created = [world.created(each) if now else 0.0 for each in world.wanted]
+        by_age = sorted(zip(created, range(len(objects)), strict=True))
+        objects = [objects[number] for _, number in by_age]
+        times = [*sorted(created), world.clock.seconds if now else 0.0]
+        key = msgspec.json.encode([objects, sorted(statuses.items()), times], order="deterministic")
         if key not in self._references:
-            self.played += 1
-            self._references[key] = self._fresh(objects, statuses)
+            self._references[key] = self._fresh(objects, statuses, times)
         return self._references[key]
 
-    def _fresh(self, objects: Sequence[KubeObject], statuses: Mapping[ObjectId, object]) -> State | str:
+    def _fresh(
+        self, objects: Sequence[KubeObject], statuses: Mapping[ObjectId, object], times: Sequence[float]
+    ) -> State | str:
+        *created, begin = times
         try:
-            with World(self._bundle, objects) as fresh:
+            with World(self._bundle, objects, created, begin) as fresh:
                 fresh.converge()
                 made = fresh.state()
                 for each, status in statuses.items():

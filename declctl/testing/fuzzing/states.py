@@ -96,7 +96,8 @@ def differences(expected: State, found: State, *, without: Iterable[ObjectId] = 
 def changed_objects(before: State, after: State, touched: Iterable[ObjectId]) -> list[StateDifference]:
     """What a controller has changed from one state to the next.
 
-    Of the `touched` objects, on which a user has set an annotation, only what the controller owns counts.
+    Times count. Of the `touched` objects, on which a user has set an annotation, only what the controller
+    owns does.
     """
     by_user = set(touched)
     result: list[StateDifference] = []
@@ -105,7 +106,7 @@ def changed_objects(before: State, after: State, touched: Iterable[ObjectId]) ->
         if old is None or new is None:
             result.append(StateDifference(each, (), old, new))
         elif each in by_user:
-            result += _fields(each, old, new)
+            result += _fields(each, old, new, exactly=True)
         elif old["metadata"]["resourceVersion"] != new["metadata"]["resourceVersion"]:
             result += [StateDifference(each, *inner) for inner in _changes((), _plain(old), _plain(new))]
     return _whole_elements(result)
@@ -137,7 +138,9 @@ def _entries(obj: KubeObject) -> Iterator[Mapping[str, Any]]:
     return (each.get("fieldsV1") or {} for each in entries if each.get("manager") not in USERS)
 
 
-def _fields(of: ObjectId, expected: KubeObject, found: KubeObject) -> Iterator[StateDifference]:
+def _fields(
+    of: ObjectId, expected: KubeObject, found: KubeObject, *, exactly: bool = False
+) -> Iterator[StateDifference]:
     told: set[Steps] = set()
     for owner in (expected, found):
         for fields in _entries(owner):
@@ -145,7 +148,8 @@ def _fields(of: ObjectId, expected: KubeObject, found: KubeObject) -> Iterator[S
             for (steps, wanted), (_, there) in pairs:
                 if steps not in told and not any(each.startswith(_MARKS) for each in steps):
                     told.add(steps)
-                    one, other = _comparable(wanted, expected, steps), _comparable(there, found, steps)
+                    one = _comparable(wanted, expected, steps, exactly=exactly)
+                    other = _comparable(there, found, steps, exactly=exactly)
                     yield from (StateDifference(of, *inner) for inner in _changes(steps, one, other))
 
 
@@ -172,12 +176,17 @@ def _whole_elements(found: Sequence[StateDifference]) -> list[StateDifference]:
     return list(result.values())
 
 
-def _comparable(value: object, obj: KubeObject, steps: Steps) -> Any:
-    """A value without what differs between two runs of the same; None for one that is not there."""
+def _comparable(value: object, obj: KubeObject, steps: Steps, *, exactly: bool) -> Any:
+    """A value, None for one that is not there.
+
+    Unless it has to be the same `exactly`, without what differs between two runs.
+    """
     try:
         plain = msgspec.json.decode(msgspec.json.encode(value))
     except TypeError:  # the marks of `owned_values`: nothing, or something that holds others
         return None
+    if exactly:
+        return plain
     return _masked(plain, obj, steps[-1] if steps else "")
 
 

@@ -1,7 +1,7 @@
 """Plays lives: a controller over an API server in memory, and what users and others do there.
 
-Each life has a server and a controller of its own, so that no life leaves anything to the next one. The clock
-stands still between two steps.
+The clock stands still between two steps. A world may play one life after the other, as a start takes as long
+as a short life: but only after one that has left all objects as it has found them.
 """
 
 import time
@@ -19,6 +19,7 @@ from declctl.objects import KubeObject
 from declctl.objects.managed_fields import ElementStep, Steps, owned_values
 from declctl.sandbox import Sandbox, SandboxThread, immutable
 from declctl.sandbox.faults import LedgerEntry
+from declctl.sandbox.kinds import ServedKind
 from declctl.sandbox.patches import MERGE_PATCH, MERGES
 from declctl.testing.fuzzing import lives
 from declctl.testing.fuzzing.bundle import FuzzedBundle
@@ -53,6 +54,11 @@ class LifeClock(AdvancingClock):
         """The time of the life."""
         return _BEGIN + timedelta(seconds=self.monotonic() - self._first)
 
+    @property
+    def seconds(self) -> float:
+        """Those of the life so far."""
+        return self.monotonic() - self._first
+
     def random(self) -> float:
         """Always the same."""
         return 0.5
@@ -74,41 +80,78 @@ class Restless(Exception):
 
 
 class World:
-    """One life. Use it in a with statement: the controller runs from its beginning to its end."""
+    """A server and a controller, for one life or, with `begin_again`, for several ones.
 
-    def __init__(self, bundle: FuzzedBundle, objects: Sequence[KubeObject]) -> None:
+    Use it in a with statement, or end it by `close`: the controller runs from its beginning to its end.
+
+    `created` are the seconds at which each of the objects was created, in their order; None: with the world.
+    `begin` are those at which the controller starts.
+    """
+
+    def __init__(
+        self,
+        bundle: FuzzedBundle,
+        objects: Sequence[KubeObject],
+        created: Sequence[float] | None = None,
+        begin: float = 0.0,
+    ) -> None:
         self.bundle = bundle
         self.clock = LifeClock()
         self.played: list[PlayedStep] = []
         self.wanted: dict[ObjectId, KubeObject] = {}  # what users want, by id
-        self._objects = [*bundle.definitions, *objects]
+        self._objects = list(zip(objects, created or [0.0] * len(objects), strict=True))
         self._sandbox = SandboxThread(clock=self.clock, seed=1, garbage_collection=True)
         self._controller: ControllerUnderTest | None = None
         self._has_faults = False  # now
         self._had_faults = False  # since it converged last
         self._is_at_rest = False
+        self._kinds: dict[tuple[str, str], ServedKind] = {}
         self._touches = 0
         self._read = 0  # lines of the log of the controller
-
-    def __enter__(self) -> Self:
         self._sandbox.__enter__()
         try:
-            self._sandbox.load(self._objects)
-            for each in self._objects[len(self.bundle.definitions) :]:
-                self.wanted[id_of(self._stored(each))] = each
+            self._sandbox.load(self.bundle.definitions)
+            for each, seconds in self._objects:
+                self._pass_until(seconds)
+                self._sandbox.load([each])
+            self._want()
+            self._pass_until(begin)
+            # They are no doing of a life: a controller that is called for namespaces finds the same in each.
+            for each in self.bundle.primaries:
+                if each.namespace:
+                    self._sandbox.ensure_namespace(each.namespace)
             self._start()
         except BaseException:
             self._sandbox.__exit__(None, None, None)
             raise
+        self._first = _versions(self.state())  # what was there before the life
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the controller and the server."""
         try:
             self._stop()
         finally:
-            self._sandbox.__exit__(kind, error, trace)
+            self._sandbox.__exit__(None, None, None)
+
+    def begin_again(self) -> bool:
+        """Be ready for a further life; False if the objects are not all as they were before the last one."""
+        if self._has_faults or _versions(self.state()) != self._first:
+            return False
+        self.played, self.wanted, self._had_faults = [], {}, False
+        self._want()
+        return True
+
+    def _want(self) -> None:
+        for each, _ in self._objects:
+            self.wanted[id_of(self._stored(each))] = each
 
     # Steps
 
@@ -143,7 +186,7 @@ class World:
         if self._get(of) is None:
             return
         self.wanted.pop(of, None)
-        self._sandbox.delete(self._word(of), of[3], of[2] or None)
+        self._sandbox.delete(self._kind(of[0], of[1]), of[3], of[2] or None)
         self._end({"delete": _target(of)})
 
     def touch(self, of: ObjectId) -> None:
@@ -215,11 +258,18 @@ class World:
         self._read = len(lines)
         return "", ""
 
+    def created(self, of: ObjectId) -> float:
+        """The second at which an object was created; 0 for one that is gone."""
+        obj = self._get(of)
+        if obj is None:
+            return 0.0
+        return (datetime.fromisoformat(obj["metadata"]["creationTimestamp"]) - _BEGIN).total_seconds()
+
     def set_status(self, of: ObjectId, status: Any) -> None:
         """Give an object a status, as others have written it."""
         self._is_at_rest = False
         with suppress(SandboxError):
-            self._sandbox.patch(self._word(of), of[3], {"status": status}, namespace=of[2])
+            self._sandbox.patch(self._kind(of[0], of[1]), of[3], {"status": status}, namespace=of[2])
 
     def rest(self) -> None:
         """Let happen what needs no time. Raises Restless."""
@@ -239,7 +289,6 @@ class World:
         metadata = {"name": primary.name, **given, **({"labels": labels} if labels else {})}
         if primary.namespace:
             metadata["namespace"] = primary.namespace
-            self._sandbox.ensure_namespace(primary.namespace)
         obj = {"apiVersion": primary.api_version, "kind": primary.kind, "metadata": metadata, **body}
         try:
             self._sandbox.apply(obj, manager=USER)
@@ -265,13 +314,17 @@ class World:
         found = [each for each in self._children(surroundings=True) if _status(each, step.state) is not None]
         if found:
             obj = found[step.child % len(found)]
-            self._patch(id_of(obj), {"status": _status(obj, step.state)})
+            status = _status(obj, step.state) or {}
+            # A merge patch replaces a list: the conditions of the controller would go.
+            if not _condition_types(obj.get("status")) <= _condition_types(status):
+                status.pop("conditions", None)
+            self._patch(id_of(obj), {"status": status})
 
     def _patch(self, of: ObjectId, patch: Any) -> None:
         old = self._get(of)
         if old is None:
             return
-        kind = self._sandbox.served(of[0], of[1])
+        kind = self._kind(of[0], of[1])
         new = MERGES[MERGE_PATCH](deepcopy(old), deepcopy(patch))
         if new == old or any(True for _ in immutable.changed_fields(kind, old, new)):
             return
@@ -308,15 +361,21 @@ class World:
         self._controller.start()
         self._read = 0
 
+    def _pass_until(self, seconds: float) -> None:
+        if seconds > self.clock.seconds:
+            self.clock.advance(seconds - self.clock.seconds, timeout=_REST_SECONDS)
+
     def _stop(self) -> None:
         """End the controller, which waits for its calls: and these may wait for time to pass."""
         if self._controller is None:
             return
         runtime = self._controller.runtime
-        with suppress(TimeoutError):
-            for _ in range(_MOST_STOPS):
+        with suppress(TimeoutError, RuntimeError):  # it has ended
+            for number in range(2 * _MOST_STOPS):
                 if not self._controller.on_machinery(_running(runtime), _REST_SECONDS):
                     break
+                if number == _MOST_STOPS:
+                    runtime.stop()  # each call leads to the next one: let no other one begin
                 self.clock.step(_LONGEST, timeout=_REST_SECONDS)
         self._controller.stop()
 
@@ -348,6 +407,8 @@ class World:
             step = limit - passed
             passed += self._within(lambda step=step: self.clock.step(step, timeout=_REST_SECONDS))
         handler, error = self.failure()
+        if not error and (loops := runtime.parts.slots.write_loops()):
+            raise Restless("; ".join(map(str, loops)))
         if not error and self._ends_late():
             return passed
         handler, error = self.failure()
@@ -400,19 +461,21 @@ class World:
 
     def _get(self, of: ObjectId) -> KubeObject | None:
         with suppress(SandboxError):
-            return self._sandbox.get(self._sandbox.served(of[0], of[1]), of[3], of[2] or None)
+            return self._sandbox.get(self._kind(of[0], of[1]), of[3], of[2] or None)
         return None
 
     def _stored(self, obj: KubeObject) -> KubeObject:
         """An object with the namespace that it has in the server."""
-        kind = self._sandbox.served(obj["apiVersion"], obj["kind"])
+        kind = self._kind(obj["apiVersion"], obj["kind"])
         metadata = {**obj["metadata"]}
         if kind.namespaced:
             metadata.setdefault("namespace", "default")
         return {**obj, "metadata": metadata}
 
-    def _word(self, of: ObjectId) -> Any:
-        return self._sandbox.served(of[0], of[1])
+    def _kind(self, api_version: str, kind: str) -> ServedKind:
+        if (api_version, kind) not in self._kinds:
+            self._kinds[api_version, kind] = self._sandbox.served(api_version, kind)
+        return self._kinds[api_version, kind]
 
 
 def _taken_writes(server: Sandbox) -> Sequence[LedgerEntry]:
@@ -475,6 +538,11 @@ def _other(value: object) -> object:
             return value + 1
         case _:
             return f"{value}x"
+
+
+def _condition_types(status: KubeObject | None) -> set[str]:
+    conditions: Sequence[KubeObject] = (status or {}).get("conditions") or ()
+    return {each["type"] for each in conditions}
 
 
 def _status(obj: KubeObject, state: str) -> KubeObject | None:

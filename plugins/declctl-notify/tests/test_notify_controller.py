@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from declctl import DeclctlError
-from declctl.testing import BundleDir, ControllerUnderTest, running, until
+from declctl.testing import BundleDir, ControllerUnderTest, fuzz, running, until
 from notify_receiver import Receiver
 from prometheus_client import CollectorRegistry
 
@@ -70,6 +70,12 @@ def bundle(tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) 
 
 def _no_secret_in(controller: ControllerUnderTest) -> bool:
     return not [line for line in controller.log.lines if SECRET in f"{line}"]
+
+
+def test_it_stands_lives(bundle: BundleDir, receiver: Receiver) -> None:
+    """Whatever happens to the objects, no change fails, and nothing is written."""
+    fuzz(bundle.write("manifest.yaml", _manifest(_config())), runs=15)
+    assert receiver.messages
 
 
 def test_changes_after_the_start_are_sent(bundle: BundleDir, receiver: Receiver) -> None:

@@ -61,7 +61,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     importlib.invalidate_caches()
 
 
-def _write(folder: Path, url: str, more: str = "") -> Path:
+def write_manifest(folder: Path, url: str, more: str = "") -> Path:
+    """A controller in a folder, whose changes go to a URL."""
     path = folder / "controller" / "manifest.yaml"
     path.parent.mkdir(exist_ok=True)
     path.write_text(MANIFEST.format(url=url, spool=folder / "spool", more=more), "utf-8")
@@ -80,7 +81,7 @@ def _seen(receiver: Receiver) -> list[tuple[str, str]]:
 def test_changes_of_a_cluster_arrive(tmp_path: Path, receiver: Receiver) -> None:
     """A manifest, and nothing else: what is there, what changes, what goes, and no value of a Secret."""
     secret = {**_config_map("db", password="aHVudGVyMg=="), "kind": "Secret"}
-    manifest = _write(tmp_path, receiver.url)
+    manifest = write_manifest(tmp_path, receiver.url)
     with running(manifest, objects=[_config_map("a", x="1"), secret]) as controller:
         controller.wait_idle()
         controller.sandbox.patch("ConfigMap", "a", {"data": {"x": "2"}}, namespace="default")
@@ -102,10 +103,10 @@ def test_changes_of_a_cluster_arrive(tmp_path: Path, receiver: Receiver) -> None
 
 def test_a_live_edit_of_the_url_sends_what_waits(tmp_path: Path, receiver: Receiver) -> None:
     """The receiver of the first config refuses connections; nothing is lost, nothing comes twice."""
-    manifest = _write(tmp_path, "http://127.0.0.1:9/")
+    manifest = write_manifest(tmp_path, "http://127.0.0.1:9/")
     with running(manifest, objects=[_config_map("a"), _config_map("b")]) as controller:
         controller.wait_idle()
-        _write(tmp_path, receiver.url, more="mode: Batched")
+        write_manifest(tmp_path, receiver.url, more="mode: Batched")
         outcome = controller.reload()
         assert outcome.result == "Applied"
         controller.sandbox.create(_config_map("c"))
@@ -118,13 +119,13 @@ def test_a_live_edit_of_the_url_sends_what_waits(tmp_path: Path, receiver: Recei
 
 def test_a_restart_sends_what_the_first_process_could_not(tmp_path: Path, receiver: Receiver) -> None:
     """The deletion is in the spool: the second process could not know of it."""
-    manifest = _write(tmp_path, "http://127.0.0.1:9/", more="logEvery: 1s")
+    manifest = write_manifest(tmp_path, "http://127.0.0.1:9/", more="logEvery: 1s")
     with running(manifest, objects=[_config_map("a")]) as controller:
         controller.wait_idle()
         controller.sandbox.delete("ConfigMap", "a", namespace="default")
         controller.wait_idle()
     assert any("events stay in the spool" in line for line in controller.log.events("warning"))
-    _write(tmp_path, receiver.url)
+    write_manifest(tmp_path, receiver.url)
     with running(manifest) as controller:
         controller.wait_ready()
         until("all is sent", lambda: len(receiver.accepted) == 2)
@@ -154,10 +155,10 @@ def test_a_full_spool_loses_nothing(tmp_path: Path, receiver: Receiver) -> None:
 
 def test_an_edit_that_can_not_work_is_refused(tmp_path: Path, receiver: Receiver) -> None:
     """The old config goes on, and the outcome says what is missing."""
-    manifest = _write(tmp_path, receiver.url)
+    manifest = write_manifest(tmp_path, receiver.url)
     with running(manifest) as controller:
         controller.wait_ready()
-        _write(tmp_path, receiver.url, more="headersFrom: [{name: X-A, file: /not/there}]")
+        write_manifest(tmp_path, receiver.url, more="headersFrom: [{name: X-A, file: /not/there}]")
         outcome = controller.reload()
         assert outcome.result == "Refused"
         assert "the file /not/there can't be read" in outcome.message
@@ -167,7 +168,7 @@ def test_an_edit_that_can_not_work_is_refused(tmp_path: Path, receiver: Receiver
 
 def test_a_spool_that_can_not_be_used_ends_the_start(tmp_path: Path, receiver: Receiver) -> None:
     """A read-only root file system, or a volume that is missing."""
-    manifest = _write(tmp_path, receiver.url)
+    manifest = write_manifest(tmp_path, receiver.url)
     (tmp_path / "spool").write_text("a file")
     with pytest.raises(Exception, match=r"the spool .* can't be used"), running(manifest) as controller:
         controller.wait_ready()
@@ -177,7 +178,10 @@ def test_a_spool_that_can_not_be_used_ends_the_start(tmp_path: Path, receiver: R
 @pytest.mark.parametrize("more", ["headers: {Authorization: Bearer x}", "tiemout: 3s", "mode: batched"])
 def test_a_wrong_config_is_an_error_of_the_manifest(tmp_path: Path, receiver: Receiver, more: str) -> None:
     """With its place, before anything starts."""
-    with pytest.raises(ManifestErrors, match="DCL082"), running(_write(tmp_path, receiver.url, more=more)):
+    with (
+        pytest.raises(ManifestErrors, match="DCL082"),
+        running(write_manifest(tmp_path, receiver.url, more=more)),
+    ):
         pass
 
 
@@ -223,7 +227,7 @@ def _values(collector: Any) -> dict[str, float]:
 def test_metrics_say_what_became_of_events(tmp_path: Path, receiver: Receiver) -> None:
     """A refused event, failed requests, and what waits; an edit of the config loses none of it."""
     receiver.answers = [403]
-    manifest = _write(tmp_path, receiver.url, "circuit: {failures: 1}")
+    manifest = write_manifest(tmp_path, receiver.url, "circuit: {failures: 1}")
     requests = "declctl_webhook_request_duration_seconds_count"
     before = _values(REQUEST_SECONDS)[requests]
     with running(manifest, objects=[_config_map("a", x="1")]) as controller:
@@ -239,7 +243,7 @@ def test_metrics_say_what_became_of_events(tmp_path: Path, receiver: Receiver) -
         assert shown["declctl_webhook_oldest_event_age_seconds"] < 60
         assert shown["declctl_webhook_spool_bytes"] > 100
         receiver.always = 200
-        _write(tmp_path, receiver.url, "logEvery: 2m")
+        write_manifest(tmp_path, receiver.url, "logEvery: 2m")
         assert controller.reload().result == "Applied"
         until("it is sent", lambda: controller.metrics()["declctl_webhook_sent_total"] == 1)
         after = controller.metrics()

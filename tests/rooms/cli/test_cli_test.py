@@ -44,7 +44,7 @@ def test_each_document_has_a_line_and_a_failure_its_place(declctl: Command, bund
     assert below == [
         "  tests/both.yaml:9:91: expected 2 calls of h in this step, found 1",
         "    default/a: succeeded, Added Watch",
-        "    printed: called for default/a",
+        "  printed: called for default/a",
         "1 passed, 1 failed",
     ]
     assert declctl("test", "-k", "nothing").status == declctl("test", "tests", "-k", "not a-pod").status == 0
@@ -103,5 +103,7 @@ def test_bad_input_is_never_a_pass(declctl: Command, bundle: Path) -> None:
 
 def test_the_fields_of_a_document_are_explained(declctl: Command) -> None:
     """As those of a manifest."""
-    assert "advance" in declctl.done("explain", "ControllerTest.spec.steps").out
+    shown = declctl.done("explain", "ControllerTest.spec.steps").out
+    assert "advance" in shown
+    assert "Changes:" not in shown, "nothing runs a test until its reload"
     assert "did you mean" in declctl.refused("explain", "ControllerTest.spec.step")

@@ -223,6 +223,26 @@ def test_a_traceback_shows_the_lines_that_were_run_with_their_causes(generation,
     assert "TypeError" in readable_traceback(caught.value)
 
 
+def test_a_traceback_ends_with_the_persons_own_code_if_declctl_raises_on_purpose(listening):
+    """How declctl has found it helps nobody; of a fault that is not meant, each line may."""
+    source = """
+        from declctl.objects.resource import meta_namespace_key
+        def on_pod(obj):
+            try:
+                meta_namespace_key({"kind": "Pod"})
+            except Exception as error:
+                raise ValueError("no") from error
+    """
+    text = readable_traceback(_failure(listening, {"pods.py": source}))
+    files = [line for line in text.splitlines() if line.startswith("  File ")]
+    assert files == ['  File "app/pods.py", line 4, in on_pod', '  File "app/pods.py", line 6, in on_pod']
+    assert text.startswith("Traceback")
+    assert "NoKey" in text
+    assert "KeyError" not in text
+    source = "from declctl.objects.resource import name_of\ndef on_pod(obj):\n    name_of(None)\n"
+    assert "in name_of" in readable_traceback(_failure(listening, {"pods.py": source}))
+
+
 def test_the_gate_costs_next_to_nothing():
     """Fifty thousand changes a second do not wait for it: a call passes few functions, and no `inspect`."""
     made, passed = implementation(lambda obj, ctx: None, "obj", "ctx"), []

@@ -61,7 +61,7 @@ def load(text: str, folder: Path = Path()):
 
 
 FAULTS = [
-    # what it is, the text, the code, and a part of message or suggestion
+    # What it is, the text, the code, and a part of message or suggestion. Without a mark there is no fault.
     ("a misspelt step", STEP % "{§aply: {kind: ConfigMap}}", "DCL012", 'did you mean "apply"?'),
     ("a word of another tool", STEP % "{§assert: []}", "DCL012", 'did you mean "expect"?'),
     ("two actions", STEP % "{advance: 1h, §restart: {}}", "DCL017", "a step has one action"),
@@ -165,6 +165,32 @@ FAULTS = [
     ("no Controller", "  manifest: §other.yaml\n" + FINE, "DCL131", "spec.manifest"),
     ("a key twice", FINE + "  §steps: []\n", "DCL003", "twice"),
     ("a field of the old draft", "  §given: {}\n" + FINE, "DCL012", 'did you mean "objects"?'),
+    # What is only like a typo: kinds have fields of their own, clusters resources of others, and a bundle
+    # gets new files.
+    (
+        "fields of a ConfigMap",
+        EXPECT % "{match: {kind: ConfigMap, type: a, binaryData: {}, stringData: {}, rules: [], state: b}}",
+        "",
+        "",
+    ),
+    (
+        "a resource of a kind",
+        STEP % "{fault: {fault: lose, resource: previews}, expect: [{quiet: 1s}]}",
+        "",
+        "",
+    ),
+    (
+        "a resource of another kind",
+        STEP % "{fault: {fault: lose, resource: widgets}, expect: [{quiet: 1s}]}",
+        "",
+        "",
+    ),
+    (
+        "new files",
+        STEP % "{reload: {files: {manifest2.yaml: manifest2.yaml, ok.yaml: ok.yaml}}, expect: [{quiet: 1s}]}",
+        "",
+        "",
+    ),
 ]
 
 
@@ -176,10 +202,12 @@ def test_a_fault_is_told_at_its_place(
 ) -> None:
     """A typo, an unknown name or a contradiction is shown where it stands, and never a test that passes."""
     monkeypatch.chdir(tmp_path)
-    for name in ("ok.yaml", "manifest.yaml"):
+    for name in ("ok.yaml", "manifest.yaml", "manifest2.yaml"):
         (tmp_path / name).write_text("a")
-    whole = HEAD + text
-    before, _, after = whole.partition(MARK)
+    before, mark, after = (HEAD + text).partition(MARK)
+    if not mark:
+        assert load(before, tmp_path)
+        return
     with pytest.raises(ManifestErrors) as raised:
         load(before + after, tmp_path)
     (fault,) = raised.value.diagnostics
@@ -187,25 +215,6 @@ def test_a_fault_is_told_at_its_place(
     place = (before.count("\n") + 1, len(before.rpartition("\n")[2]) + 1)
     assert ((fault.line, fault.column), code in fault.code) == (place, True), fault
     assert said in f"{fault.message} {fault.suggestion}"
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        "expect: [{match: {kind: ConfigMap, type: a, binaryData: {}, stringData: {}, rules: [], state: b}}]",
-        "{fault: {fault: lose, resource: previews}, expect: [{quiet: 1s}]}",
-        "{fault: {fault: lose, resource: widgets}, expect: [{quiet: 1s}]}",
-        "{reload: {files: {manifest2.yaml: manifest2.yaml, ok.yaml: manifest2.yaml}}, expect: [{quiet: 1s}]}",
-    ],
-)
-def test_what_is_only_like_a_typo_is_no_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    """Kinds have fields of their own, clusters resources of others, and a bundle gets new files."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("ok.yaml", "manifest.yaml", "manifest2.yaml"):
-        (tmp_path / name).write_text("a")
-    assert load(HEAD + STEP % step, tmp_path)
 
 
 def test_a_name_that_two_documents_have_is_a_fault() -> None:

@@ -158,8 +158,8 @@ def test_explain_tells_all_about_a_field():
         ("Controller.spec.resources.labelSelector", "mapping or text", None, "live"),
         ("controller.metadata.name", "text", None, "restart"),
         ("spec.namespaces", "list or mapping", None, "live"),
-        ("ControllerTest.spec.steps.expect.calls.count", "whole number", None, "live"),
-        ("ControllerTest.spec.steps.wait", "duration", None, "live"),
+        ("ControllerTest.spec.steps.expect.calls.count", "whole number", None, None),
+        ("ControllerTest.spec.steps.wait", "duration", None, None),
     ],
 )
 def test_explain_types_defaults_and_effect(path, kind, default, live):

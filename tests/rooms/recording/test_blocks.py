@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from declctl.errors import UsageError
-from declctl.recording.blocks import FIRST_LINE, BlockFile, is_recording, read_blocks
+from declctl.recording.blocks import FIRST_LINE, BlockFile, RecordedEntries, is_recording
 from declctl.recording.entries import (
     BundleFiles,
     CallBegin,
@@ -67,11 +67,11 @@ def test_what_is_cut_at_any_byte_is_a_whole_prefix(
     assert len(whole) == ends[-1]
     cut = data.draw(st.integers(ends[0], len(whole)))
     path.write_bytes(whole[:cut])
-    found = read_blocks(path)
+    found = RecordedEntries(path)
     complete = sum(end <= cut for end in ends) - 1
     assert found.header == HEADER
     # Not a number is no number, and equals none.
-    assert repr(list(found.entries)) == repr([entry for block in blocks[:complete] for entry in block])
+    assert repr(list(found)) == repr([entry for block in blocks[:complete] for entry in block])
     assert found.torn == cut - ends[complete]
 
 
@@ -87,7 +87,7 @@ def test_a_broken_byte_ends_what_is_whole(tmp_path: Path):
     raw = bytearray(path.read_bytes())
     raw[second + 12] ^= 1
     path.write_bytes(raw)
-    assert list(read_blocks(path).entries) == [CallBegin(1.0, 1, "h", "k", 1)]
+    assert list(RecordedEntries(path)) == [CallBegin(1.0, 1, "h", "k", 1)]
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -113,14 +113,14 @@ def test_what_is_no_recording_says_why(tmp_path: Path, content: bytes | None, sa
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UsageError) as refused:
-        read_blocks(path)
+        RecordedEntries(path)
     assert str(refused.value).startswith(str(path))
     assert said in str(refused.value)
 
 
 def test_a_folder_is_no_recording(tmp_path: Path):
     with pytest.raises(UsageError, match="Is a directory"):
-        read_blocks(tmp_path)
+        RecordedEntries(tmp_path)
 
 
 def test_only_files_of_this_format_are_replaced(tmp_path: Path):

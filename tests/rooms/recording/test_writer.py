@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from declctl.errors import UsageError
-from declctl.recording.blocks import read_blocks
+from declctl.recording.blocks import RecordedEntries
 from declctl.recording.entries import CallBegin, Entry, RecordingGap, RecordingHeader, StreamList
 from declctl.recording.writer import MOST_WAITING, RecordingWriter, older_segment
 from declctl.testing import Logged, until
@@ -65,12 +65,12 @@ def test_it_keeps_the_newest_two_segments_within_its_size(tmp_path: Path):
             until("it is written", lambda: not written.writer.waiting)
         written.writer.add(f"snapshot {segment}")
     written.writer.close()
-    newest, older = read_blocks(path), read_blocks(older_segment(path))
+    newest, older = RecordedEntries(path), RecordedEntries(older_segment(path))
     assert (older.header.segment, newest.header.segment) == (4, 5)
-    assert isinstance(older.entries[0], StreamList)
-    assert isinstance(newest.entries[0], StreamList)
+    assert isinstance(older[0], StreamList)
+    assert isinstance(newest[0], StreamList)
     assert path.stat().st_size + older_segment(path).stat().st_size <= SIZE
-    assert [each.call for each in older.entries if isinstance(each, CallBegin)][-1] == number
+    assert [each.call for each in older if isinstance(each, CallBegin)][-1] == number
     assert older_segment(path).stat().st_mode & 0o777 == 0o600
 
 
@@ -89,7 +89,7 @@ def test_what_comes_too_fast_is_a_marked_gap(tmp_path: Path):
     free.set()
     until("it is written", lambda: not written.writer.waiting)
     written.writer.close()
-    found = read_blocks(path).entries
+    found = RecordedEntries(path)
     lost = sum(each.lost for each in found if isinstance(each, RecordingGap))
     kept = sum(isinstance(each, CallBegin) for each in found)
     assert lost > 0
@@ -123,9 +123,7 @@ def test_the_recording_of_the_process_before_stays(tmp_path: Path):
         written = Written(path)
         written.writer.add(number)
         written.writer.close()
-    assert [
-        each.call for each in read_blocks(older_segment(path)).entries if isinstance(each, CallBegin)
-    ] == [1]
+    assert [each.call for each in RecordedEntries(older_segment(path)) if isinstance(each, CallBegin)] == [1]
 
 
 def test_a_full_disk_ends_the_recording_alone(tmp_path: Path):

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from declctl.recording.blocks import read_blocks
+from declctl.recording.blocks import RecordedEntries
 from declctl.recording.entries import CallEnd, CallRequest, Entry, ReloadMark, StreamChanges, time_of
 from declctl.replay.differences import ReplayReport
 from declctl.replay.replay import ReplayOptions, replay
@@ -184,6 +184,57 @@ def test_a_call_that_asks_for_more_is_answered_by_a_sandbox(night: Path, bundle:
     )
 
 
+CLIENTS = """
+import asyncio
+import json
+import threading
+
+import kubernetes
+from kubernetes.aio.client import ApiException, CoreV1Api
+
+
+async def copy(request, ctx):
+    core, other = CoreV1Api(ctx.client), kubernetes.client.CoreV1Api(ctx.sync_client)
+    try:
+        await core.read_namespaced_config_map("nobody", "default")
+    except ApiException as missing:
+        assert json.loads(missing.body)["reason"] == "NotFound"
+    made = await core.create_namespaced_config_map("default", {"metadata": {"name": request.name}})
+    there = await asyncio.to_thread(other.list_namespaced_config_map, "default")
+    assert made.metadata.uid in [each.metadata.uid for each in there.items]
+    thread = threading.Thread(target=other.list_namespaced_config_map, args=["default"])
+    thread.start()
+    await asyncio.to_thread(thread.join)
+    stream = await core.list_namespaced_config_map_without_preload_content("default", watch=True)
+    stream.close()
+"""
+
+
+def test_requests_of_official_clients_are_answered(bundle: BundleDir, tmp_path: Path) -> None:
+    """They count as those of `ctx`. What no recording has of them is a note."""
+    bundle.edit("manifest.yaml", "  resources:", '  reload: {preflight: "Off"}\n  resources:')
+    bundle.write("handlers.py", CLIENTS)
+    recording = tmp_path / "night.rec"
+    with running(bundle.path, objects=[pod("p0")], record=recording) as controller:
+        controller.wait_idle()
+    found = replayed(recording)
+    assert (found.same, found.differences, found.writes_alike) == (1, [], 1)
+    maps = "GET /api/v1/namespaces/default/configmaps of a client"
+    notes = [each.partition(": ")[2] for each in found.notes]
+    assert notes == [
+        f"{maps} belongs to no call: nothing is stored",
+        f"{maps}: no recording has such a stream",
+    ]
+    bundle.edit("handlers.py", '{"name": request.name}', '{"name": "other"}')
+    (changed,) = replayed(recording, bundle.path).differences
+    assert changed.details[0].startswith(
+        "outcome: succeeded then, retried (AssertionError"
+    )  # not in the list
+    assert changed.details[1:] == (
+        "POST /api/v1/namespaces/default/configmaps: metadata.name was p0 and is other",
+    )
+
+
 STATUS = """
 import declctl
 
@@ -191,6 +242,27 @@ async def copy(request, ctx):
     if request.obj is not None:
         await ctx.patch_status(message=f"{request.obj.labels.get('phase')} by one")
 """
+
+
+def test_a_changed_status_differs_where_it_is_written(bundle: BundleDir, tmp_path: Path) -> None:
+    """The next call sees what today's code has written, and what it then need not write is the same."""
+    bundle.write("manifest.yaml", MANIFEST.replace("entryPoint", "status: true, entryPoint"))
+    bundle.write("handlers.py", STATUS)
+    recording = tmp_path / "night.rec"
+    with running(bundle.path, objects=[pod("p0"), pod("p1")], record=recording) as controller:
+        controller.wait_idle()
+        for label in ("other", "another", "phase", "more"):
+            relabel(controller, "p0", **{label: "x"})
+            controller.wait_idle()
+    bundle.edit("handlers.py", "by one", "by two")
+    found = replayed(recording, bundle.path)
+    assert (found.calls, found.same, found.different, found.extra) == (6, 3, 3, 0)
+    path = "PATCH /api/v1/namespaces/default/pods"
+    assert [each.details for each in found.differences] == [
+        (f"{path}/p0/status: status.message was None by one and is None by two",),
+        (f"{path}/p1/status: status.message was None by one and is None by two",),
+        (f"{path}/p0/status: status.message was x by one and is x by two",),
+    ]
 
 
 def test_a_slow_import_takes_no_time_of_the_recording(bundle: BundleDir, tmp_path: Path) -> None:
@@ -339,7 +411,7 @@ def test_a_recording_that_begins_amid_a_run_is_replayed_from_there(bundle: Bundl
     ) as controller:
         controller.wait_idle()
         number = 0
-        while read_blocks(recording).header.segment < 3:
+        while RecordedEntries(recording).header.segment < 3:
             for _ in range(20):
                 number += 1
                 noise = random.Random(number).randbytes(4000).hex()

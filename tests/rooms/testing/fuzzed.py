@@ -151,6 +151,11 @@ async def declctl_finalize(request, ctx):
 """,
         _MADE + '    await ctx.patch_status(message=f"all of {size}")\n',
     ),
+    "a time that each call writes": Planted(
+        "idempotent",
+        _MADE + '    await ctx.patch_status(checkedAt=f"{ctx.now():%Y-%m-%dT%H:%M:%SZ}")\n',
+        _MADE + '    await ctx.patch_status(madeAt=request.obj["metadata"]["creationTimestamp"])\n',
+    ),
     "an old generation": Planted(
         "declared",
         _MADE

@@ -2,6 +2,7 @@
 
 import os
 import re
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,8 +13,12 @@ import yaml
 from declctl.errors import UsageError
 from declctl.testing.documents import load_documents
 from declctl.testing.fuzzing import run_lives
+from declctl.testing.fuzzing.bundle import read_bundle
+from declctl.testing.fuzzing.invariants import Judge
+from declctl.testing.fuzzing.lives import Advance, ChildStatus, Create, Delete, Life, Restart
 from declctl.testing.fuzzing.states import differences, state_of
 from declctl.testing.fuzzing.values import values
+from declctl.testing.fuzzing.world import World
 from declctl.testing.player import play
 from tests.rooms.testing.fuzzed import PLANTED, Planted
 
@@ -43,10 +48,7 @@ def test_a_planted_fault_is_found(planted: Planted, tmp_path: Path) -> None:
     for name in ("faulty", "repaired"):
         (tmp_path / name / "fuzz.yaml").write_text(found.text(), "utf-8")
         (played,) = (play(each) for each in load_documents([tmp_path / name]))
-        assert played.outcome == ("failed" if name == "faulty" else "passed"), (
-            played.message,
-            played.details,
-        )
+        assert played.outcome == ("failed" if name == "faulty" else "passed"), played.reasons
     assert run_lives(tmp_path / "repaired", runs=_RUNS_REPAIRED, seed=1).violation is None
 
 
@@ -61,12 +63,92 @@ def test_a_seed_repeats_what_it_finds(tmp_path: Path) -> None:
     assert run_lives(tmp_path, runs=one.runs, seed=3, allow=allowed).violation is None
 
 
+_ELECTED = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: meant}
+spec:
+  leaderElection: {enabled: true}
+  resources:
+    - {name: deployments, apiVersion: apps/v1, kind: Deployment}
+    - {name: namespaces, apiVersion: v1, kind: Namespace}
+  handlers:
+    - name: age
+      mode: Reconcile
+      resourceRef: {name: deployments}
+      entryPoint: "handlers:age"
+      status: true
+    - {name: places, mode: Reconcile, resourceRef: {name: namespaces}, entryPoint: "handlers:places"}
+"""
+_MEANT = """
+import datetime
+import declctl
+from kubernetes.aio.client import CoreV1Api
+
+@declctl.hookimpl
+def declctl_rbac():
+    return [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}]
+
+async def places(request, ctx):
+    if request.obj is not None and await ctx.get("v1/ConfigMap", "place", namespace=request.name) is None:
+        body = {"metadata": {"name": "place"}}
+        await CoreV1Api(ctx.client).create_namespaced_config_map(request.name, body)
+
+async def age(request, ctx):
+    if request.obj is None:
+        return None
+    created = datetime.datetime.fromisoformat(request.obj["metadata"]["creationTimestamp"])
+    left = 5400 - (ctx.now() - created).total_seconds()
+    condition = {"type": "example.dev/Young", "status": str(left > 0), "reason": "Age", "message": ""}
+    await ctx.patch_status(conditions=[condition])
+    return declctl.Requeue(after=left) if left > 0 else None
+"""
+
+
+@pytest.mark.parametrize(
+    "meanwhile", [(Advance(3600), Advance(3600)), (ChildStatus(0, "ready"),), (Restart(),)]
+)
+def test_what_is_meant_is_no_fault(meanwhile: Life, tmp_path: Path) -> None:
+    """A leader, what comes with age, conditions of several controllers, writes that a hook declares.
+
+    The namespaces of objects are no doing of a life: what the controller makes in them may stay.
+    """
+    (tmp_path / "manifest.yaml").write_text(_ELECTED, "utf-8")
+    (tmp_path / "handlers.py").write_text(_MEANT, "utf-8")
+    bundle = read_bundle(str(tmp_path))
+    number, primary = next((n, one) for n, one in enumerate(bundle.primaries) if one.namespace == "other")
+    with closing(Judge(bundle, {})) as judge:
+        found = judge.judge((Create(number, primary.examples[0]), *meanwhile))
+    assert found is None, found.message
+    with closing(Judge(read_bundle(str(tmp_path), handler="age"), {})) as judge:
+        assert judge.judge((Create(0, primary.examples[0]),)) is None
+
+
 def test_a_slow_call_is_no_fault(tmp_path: Path) -> None:
     """A call that takes its time on this machine, and none of the life: an hour may pass over it."""
     planted = PLANTED["a lost retry"]
     slow = planted.repaired.replace("    size =", "    await asyncio.to_thread(time.sleep, 0.5)\n    size =")
     planted.write(tmp_path, "import asyncio, time\n" + slow)
     assert run_lives(tmp_path, runs=1, seed=1).violation is None
+
+
+def test_a_world_goes_on_after_a_life_that_leaves_nothing_behind(tmp_path: Path) -> None:
+    """But not with an object of it, or with a changed one that was there before."""
+    planted = PLANTED["a lost retry"]
+    planted.write(tmp_path, planted.repaired)
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "other"}}
+    bundle = read_bundle(str(tmp_path), objects=[deployment])
+    create = Create(0, {"spec": {"size": 1}})
+    with World(bundle, bundle.surroundings) as world:
+        for _ in range(2):
+            world.play(create)
+            assert not world.begin_again()
+            world.play(Delete(0))
+            assert len(world.played) == 2
+            assert world.begin_again()
+            assert not world.played
+        world.play(ChildStatus(0, "ready"))
+        assert not world.begin_again()
 
 
 @pytest.mark.thorough

@@ -68,14 +68,19 @@ def test_an_object_matches_itself_and_its_parts_alone(obj: dict[str, Any], data:
         ({"a": None}, {"a": 1}, "a: expected null, found 1"),
         ({"a": {}}, {"b": 1}, "a: expected {}, found nothing"),
         ({"a": {"b": 1}}, {"a": [1]}, 'a: expected {"b": 1}, found [1]'),
+        ({"a": "?*"}, {"a": 0}, None),
+        ({"a": "?*"}, {"a": {"b": 1}}, None),
+        ({"a": "?*"}, {"a": ""}, 'a: expected any value, found ""'),
+        ({"a": "?*"}, {}, "a: expected any value, found nothing"),
         # Each element has a place of its own, however they have to be placed.
-        ([1, 1], [1], "[1]: expected 1, found nothing"),
+        ([1, 1], [1], "the document: expected an element 1, found no more"),
+        ({"a": ["x", "y"]}, {"a": ["y", "z"]}, 'a: expected an element "x", found ["z"]'),
         ([{}, {"a": 1}], [{"a": 1}, {"b": 1}], None),
         ([{"n": "x", "v": 2}], [{"n": "y", "v": 3}, {"n": "x", "v": 1}], "[0].v: expected 2, found 1"),
     ],
 )
 def test_what_matches(expected: Any, found: Any, said: str | None) -> None:
-    """Numbers by value, texts and truth values by kind, null as absent, lists by distinct elements."""
+    """Numbers by value, texts by kind, null as absent, `?*` as any value, lists by distinct elements."""
     assert [sentence(each) for each in differences(expected, found)][:1] == ([] if said is None else [said])
     assert matches(expected, found) is (said is None)
 

@@ -7,7 +7,15 @@ import hashlib
 import pytest
 
 from declctl import AlreadyExists
-from declctl.errors import AlreadyOwned, Conflict, CrossNamespaceOwner, Forbidden, InvalidWrite, NotFound
+from declctl.errors import (
+    AlreadyOwned,
+    Conflict,
+    CrossNamespaceOwner,
+    Forbidden,
+    InvalidWrite,
+    NotFound,
+    ObjectGone,
+)
 from declctl.objects import FieldPath, GroupVersionKind, Resource
 from declctl.writes import DeclaredWrites, WriteLedger, document_of, documents_of, drops_set_annotations
 
@@ -183,6 +191,25 @@ def test_two_handlers_that_mark_one_parent_see_each_others_kinds(scene, apply) -
     assert second["resourceVersion"] == "60"
     assert second["annotations"][KINDS] == "ConfigMap,Deployment.apps"
     assert scene.server.sent("DELETE") == []
+
+
+@pytest.mark.parametrize(
+    ("error", "uid", "fault"),
+    [
+        (NotFound(404, "NotFound", "gone"), None, ObjectGone),
+        (Conflict(409, "Conflict", "another uid"), "uid-2", ObjectGone),
+        (NotFound(404, "NotFound", "not served"), "uid-shop", NotFound),
+    ],
+)
+def test_a_parent_that_is_gone_ends_its_call(scene, apply, error, uid, fault) -> None:
+    """Also if it was made again; a 404 of one that is there may pass."""
+    scene.server.errors = [error]
+    if uid is not None:
+        scene.server.answers["GET", SHOP] = {"metadata": {"uid": uid, "resourceVersion": "60"}}
+    with pytest.raises(NotFound) as raised:
+        apply([config_map("a")])
+    assert type(raised.value) is fault
+    assert scene.server.sent("PATCH") == [("PATCH", SHOP)]
 
 
 def test_lost_annotations_are_known_by_a_child_that_is_there(scene, apply, view) -> None:

@@ -1,0 +1,70 @@
+"""Requests of official clients in a replay: they reach the sandbox by HTTP, and the player answers them.
+
+A client marks each request with its call, by a header. So `ctx.client` gets the answers of then, too.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from declctl.errors import ApiError, StatusError
+from declctl.runtime.recorder import current_call
+from declctl.runtime.recording import SentRequest, request_of_client
+from declctl.transport.official import ClientRequest
+
+_CALL = "X-Declctl-Call"
+AnswerClient = Callable[[SentRequest, int], Awaitable[tuple[int, Any]]]
+"""Status and document for a request and its call; a status of 0 for no answer. Raises ApiError."""
+_STREAMS = ("watch", "follow")  # query parameters of requests whose answers have no end
+
+
+class MarkedRequests:
+    """Marks requests with the number of their call (`ClientObserver`)."""
+
+    def headers(self) -> Mapping[str, str]:
+        """The mark of this thread or task."""
+        return {_CALL: str(current_call.get())}
+
+    def answered(self, request: ClientRequest, status: int, body: bytes) -> None:
+        """No effect: the player has answered."""
+
+
+class ClientAnswers:
+    """Answers marked requests in the place of a sandbox (`sandbox.Intercept`)."""
+
+    def __init__(self, answer: AnswerClient, note: Callable[[str], None]) -> None:
+        self._answer = answer
+        self._note = note  # something that is said once
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse | None:
+        """The answer of the player; None for a request without a mark, or for a stream."""
+        call, url = request.headers.get(_CALL), request.rel_url
+        if call is None:
+            return None
+        if any(url.query.get(name) in ("true", "1") for name in _STREAMS) or "Upgrade" in request.headers:
+            self._note(f"{request.method} {url.raw_path} of a client: no recording has such a stream")
+            return None
+        content_type = request.headers.get("Content-Type", "")
+        sent = ClientRequest(request.method, str(url), content_type, await request.read())
+        try:
+            status, document = await self._answer(request_of_client(sent), int(call))
+            document = document if status else ""
+        except StatusError as refused:
+            status = refused.code
+            document = {"reason": refused.reason, "message": refused.message}
+        except ApiError:
+            status, document = 0, ""
+        if not status and request.transport is not None:
+            request.transport.abort()  # as then
+        return _response(status, document)
+
+
+def _response(status: int, document: Any) -> web.Response:
+    if isinstance(document, str):
+        return web.Response(text=document, status=status or 503)
+    if status >= 300:
+        document = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": status, **document}
+    body = msgspec.json.encode(document)
+    return web.Response(body=body, status=status, content_type="application/json")
