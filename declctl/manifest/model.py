@@ -1124,7 +1124,7 @@ class ReloadSpec(LocatedSpec):
         read=lambda value: value in (True, "On"),
     )
     preflight_timeout: float = field(
-        duration("The time that the import in the child process may take.", default="5s")
+        duration("The time that the import in the child process may take.", default="30s")
     )
     allowed_digests: str | None = field(
         text(

@@ -7,6 +7,7 @@ torn.
 import os
 import struct
 import zlib
+from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -68,7 +69,26 @@ class BlockFile:
         self._file.close()
 
 
-class RecordedEntries(Sequence[Entry]):
+class EntrySequence(Sequence[Entry], ABC):
+    """Entries that are not in memory: `entry_at` finds one of them."""
+
+    @abstractmethod
+    def entry_at(self, position: int) -> Entry:
+        """The entry at a position, which is within the sequence."""
+
+    @overload
+    def __getitem__(self, position: int) -> Entry: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[Entry]: ...
+    def __getitem__(self, position: int | slice) -> Entry | Sequence[Entry]:
+        if isinstance(position, slice):
+            return [self[each] for each in range(*position.indices(len(self)))]
+        if not 0 <= position < len(self):
+            raise IndexError(position)
+        return self.entry_at(position)
+
+
+class RecordedEntries(EntrySequence):
     """The entries of the whole blocks of one file, without the header.
 
     Blocks are read when they are needed, and some are kept: a recording is larger in memory than on the disk.
@@ -110,15 +130,8 @@ class RecordedEntries(Sequence[Entry]):
     def __len__(self) -> int:
         return self._size - 1
 
-    @overload
-    def __getitem__(self, position: int) -> Entry: ...
-    @overload
-    def __getitem__(self, position: slice) -> Sequence[Entry]: ...
-    def __getitem__(self, position: int | slice) -> Entry | Sequence[Entry]:
-        if isinstance(position, slice):
-            return [self[each] for each in range(*position.indices(len(self)))]
-        if not 0 <= position < len(self):
-            raise IndexError(position)
+    def entry_at(self, position: int) -> Entry:
+        """The entry at a position, from its block."""
         block = bisect_right(self._firsts, position + 1) - 1
         return self._block(block)[position + 1 - self._firsts[block]]
 

@@ -94,10 +94,14 @@ class ReplayReport(msgspec.Struct, kw_only=True):
         return not (self.different or self.missing or self.extra)
 
 
-def compare_ends(then: CallEnd, now: EndedCall) -> Sequence[str]:
-    """What differs between the ends of a call, in sentences."""
+def compare_ends(then: CallEnd, now: EndedCall, *, lost_answer: bool = False) -> Sequence[str]:
+    """What differs between the ends of a call, in sentences.
+
+    After a `lost_answer` the types of errors are not compared: how a connection has broken is not recorded.
+    """
     found: list[str] = []
-    if (then.outcome, then.error_type) != (now.outcome, now.error_type):
+    same_error = then.error_type == now.error_type or (lost_answer and then.error_type and now.error_type)
+    if then.outcome != now.outcome or not same_error:
         found.append(
             f"outcome: {_outcome(then.outcome, then.error_type, then.error)} then, "
             f"{_outcome(now.outcome, now.error_type, now.error)} now"

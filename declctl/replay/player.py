@@ -499,7 +499,8 @@ class Player:
         then = [each.content for each in taped.requests if each.content.is_write]
         alike, found = compare_writes(then, [each for each in playing.made if each.is_write])
         if playing.end is not None:
-            found = [*compare_ends(taped.end, playing.end), *found]
+            lost_answer = any(not each.request.status for each in taped.requests)
+            found = [*compare_ends(taped.end, playing.end, lost_answer=lost_answer), *found]
         self._report.writes += len(then)
         self._report.writes_alike += alike
         if found:

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 from declctl.errors import UsageError
-from declctl.recording.blocks import RecordedEntries
+from declctl.recording.blocks import EntrySequence, RecordedEntries
 from declctl.recording.entries import (
     BundleFiles,
     CallBegin,
@@ -171,7 +171,7 @@ def tape_of(
     )
 
 
-class _Joined(Sequence[Entry]):
+class _Joined(EntrySequence):
     """The entries of two segments, up to a length."""
 
     def __init__(self, first: Sequence[Entry], second: Sequence[Entry], length: int | None = None) -> None:
@@ -183,15 +183,8 @@ class _Joined(Sequence[Entry]):
     def __len__(self) -> int:
         return self._length
 
-    @overload
-    def __getitem__(self, position: int) -> Entry: ...
-    @overload
-    def __getitem__(self, position: slice) -> Sequence[Entry]: ...
-    def __getitem__(self, position: int | slice) -> Entry | Sequence[Entry]:
-        if isinstance(position, slice):
-            return [self[each] for each in range(*position.indices(self._length))]
-        if not 0 <= position < self._length:
-            raise IndexError(position)
+    def entry_at(self, position: int) -> Entry:
+        """The entry at a position, from its segment."""
         if position < self._border:
             return self._first[position]
         return self._second[position - self._border]

@@ -7,6 +7,7 @@ from pathlib import Path
 from declctl.kit import AdvancingClock
 from declctl.manifest.controller_test import DEFAULT_NAMESPACE
 from declctl.manifest.model import ControllerSpec
+from declctl.runtime.checking.inputs import InputFiles
 from declctl.testing.blocking_client import ClusterChoice
 from declctl.testing.controller import HostedController
 from declctl.transport import Client
@@ -19,11 +20,17 @@ class ControllerOnCluster(HostedController):
     """
 
     def __init__(self, manifest: Path, cluster: ClusterChoice, namespaces: Sequence[str]) -> None:
-        super().__init__(manifest, clock=AdvancingClock(), namespace=namespaces[0], records=True)
+        files = InputFiles(str(manifest), adapt=self._in_namespaces)
+        super().__init__(manifest, clock=AdvancingClock(), namespace=namespaces[0], records=True, files=files)
         self._cluster = cluster
         self._namespaces = namespaces
 
-    def adapted(self, controller: ControllerSpec) -> ControllerSpec:
+    async def connect(self) -> Client:
+        """A client of the cluster."""
+        chosen = self._cluster
+        return await Client.connect(kubeconfig=chosen.kubeconfig, context=chosen.context, clock=self.clock)
+
+    def _in_namespaces(self, controller: ControllerSpec) -> ControllerSpec:
         """The same controller in these namespaces alone; the Lease of its election is in the first one."""
         own, *_ = self._namespaces
         resources = tuple(
@@ -37,9 +44,4 @@ class ControllerOnCluster(HostedController):
             for each in controller.resources
         )
         election = replace(controller.leader_election, namespace=None)
-        return super().adapted(replace(controller, resources=resources, leader_election=election))
-
-    async def connect(self) -> Client:
-        """A client of the cluster."""
-        chosen = self._cluster
-        return await Client.connect(kubeconfig=chosen.kubeconfig, context=chosen.context, clock=self.clock)
+        return replace(controller, resources=resources, leader_election=election)

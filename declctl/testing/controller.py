@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, MutableMapping, Sequence
 from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -34,7 +34,6 @@ from declctl.kit import AdvancingClock, Clock, Standstill
 from declctl.kit.files import folder_of
 from declctl.kit.pending import ItemState
 from declctl.manifest.definition_files import definitions_beside
-from declctl.manifest.model import ControllerSpec, ReloadSpec
 from declctl.objects import KubeObject
 from declctl.objects.differences import Mutation
 from declctl.runtime.checking.inputs import InputFiles
@@ -298,13 +297,6 @@ class HostedController(ABC):
         """What makes the recorder of the process; None, the default, for none."""
         return None
 
-    def adapted(self, controller: ControllerSpec) -> ControllerSpec:
-        """What runs of each manifest that is read: the controller itself, with more time for its imports."""
-        reload = controller.reload
-        if reload.preflight_timeout == ReloadSpec().preflight_timeout:  # a busy machine fails no test
-            reload = replace(reload, preflight_timeout=WAIT_SECONDS)
-        return replace(controller, reload=reload)
-
     @abstractmethod
     async def connect(self) -> Client:
         """A client of the API server, which the controller closes. On the machinery loop."""
@@ -328,7 +320,7 @@ class HostedController(ABC):
             self._path(),
             watch=self._watch,
             namespace=self._namespace,
-            files=self._files or InputFiles(self._path(), adapt=self.adapted),
+            files=self._files,
             keeps_state=self._keeps_state,
             mutation_detector=True,
         )

@@ -13,7 +13,7 @@ from declctl.kit.text import to_json
 from declctl.manifest.values import Json, Path, dotted
 from declctl.objects import KubeObject
 
-_ANY: Final = "?*"
+ANY_VALUE: Final = "?*"
 _MOST_SHOWN = 200  # characters of a value
 
 
@@ -62,7 +62,7 @@ def _missed(found: Iterable[MatchDifference]) -> int:
 
 
 def _differences(expected: Json, found: object, path: Path) -> Iterable[MatchDifference]:
-    if expected == _ANY:
+    if expected == ANY_VALUE:
         if found is None or found in ("", [], {}):
             yield _difference(path, expected, found)
     elif isinstance(expected, dict):
@@ -136,7 +136,7 @@ def _difference(path: Path, expected: Json, found: object) -> MatchDifference:
 def sentence(difference: MatchDifference) -> str:
     """`spec.replicas: expected 2, found 1`."""
     path, found = difference.path, shown(difference.found) if difference.is_there else "nothing"
-    expected = "any value" if difference.expected == _ANY else shown(difference.expected)
+    expected = "any value" if difference.expected == ANY_VALUE else shown(difference.expected)
     if not difference.is_there and isinstance(others := difference.found, list):
         path, expected, found = path[:-1], f"an element {expected}", shown(others) if others else "no more"
     return f"{dotted(path)}: expected {expected}, found {found}"

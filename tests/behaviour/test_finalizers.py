@@ -230,6 +230,49 @@ def test_an_object_that_leaves_the_selector_is_finalized(rig, config_map, sandbo
     assert finalizers(sandbox, "other") == []
 
 
+class _Behind:
+    """A cache of leftovers that still has each object as it was when it was deleted."""
+
+    name, count = "behind", 0
+
+    def __init__(self, informer) -> None:
+        self.records = {}
+        informer.add_listener(self)
+
+    def add_all(self, notifications) -> None:
+        for change in notifications:
+            if change.record.read()["metadata"].get("deletionTimestamp") and change.type != "Deleted":
+                self.records[change.key] = change.record
+
+    def get(self, key):
+        return self.records.get(key)
+
+    def is_undecided(self, key) -> bool:
+        return False
+
+    def object_left(self, notification) -> None:
+        pytest.fail("it was released by the handler itself")
+
+
+def test_a_cache_of_leftovers_that_lags_finalizes_nothing_again(rig, config_map, sandbox) -> None:
+    """What leads to the key of an object that is gone is no reason to finalize what that cache still has."""
+    rig.resources = [LABELLED]
+    runs = _run(rig, objects=[labelled(config_map, "m", app="web")])
+    until("it is reconciled", lambda: rig.told("reconcile"))
+    runs.wait_idle()
+    slot = runs.runtime.parts.slots.get("keys")
+    (managed,) = slot.binding.own_informers
+
+    async def fall_behind() -> None:
+        slot.leftovers = _Behind(managed.informer)
+
+    runs.on_machinery(fall_behind(), 30)
+    sandbox.delete("ConfigMap", "m")
+    until("it is gone", lambda: not runs.resource("maps").objects)
+    runs.wait_idle()
+    assert rig.told("finalize") == [("finalize", "default/m", 1)]
+
+
 def test_an_object_that_leaves_has_its_state_beside_a_snapshot_of_its_resource(
     rig, config_map, sandbox
 ) -> None:

@@ -74,6 +74,32 @@ def drop_namespace(cluster: Cluster, *names: str) -> None:
         until(f"{name} is gone", lambda name=name: not cluster.rest.is_there("namespaces", name), seconds=60)
 
 
+def definition_of(group: str, plural: str, kind: str) -> dict[str, Any]:
+    """The definition of a kind with a status, whose objects may have any fields."""
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "subresources": {"status": {}}}
+    spec = {
+        "group": group,
+        "scope": "Namespaced",
+        "names": {"plural": plural, "singular": kind.lower(), "kind": kind},
+        "versions": [{**version, "schema": {"openAPIV3Schema": anything}}],
+    }
+    metadata = {"name": f"{plural}.{group}"}
+    kinds = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    return {**kinds, "metadata": metadata, "spec": spec}
+
+
+def served(cluster: Cluster, definition: dict[str, Any], namespace: str) -> Iterator[str]:
+    """The path of the objects of a kind `v1` in a namespace; the kind goes with the test. For fixtures."""
+    cluster.rest.create(definition)
+    plural, _, group = definition["metadata"]["name"].partition(".")
+    path = f"/apis/{group}/v1/namespaces/{namespace}/{plural}"
+    until("the kind is served", lambda: cluster.rest.serves(path))
+    yield path
+    cluster.rest.delete("customresourcedefinitions", definition["metadata"]["name"])
+    until("the kind is gone", lambda: not cluster.rest.serves(path))
+
+
 class SandboxCluster:
     """The sandbox, with its ledger."""
 

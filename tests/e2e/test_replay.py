@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from clusters import Cluster
+from clusters import Cluster, definition_of, served
 from processes import Declctl, run
 from rest import MERGE
 from test_histories import between
@@ -87,27 +87,12 @@ def tally(schedule, ctx):
 def map_of(name):
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
 """
-_PATH = "/apis/night.dev/v1/namespaces/{}/shops"
 
 
 @pytest.fixture(name="shops")
 def _shops(cluster: Cluster, namespace: str) -> Iterator[str]:
     """The path of the Shops of a namespace."""
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1", "served": True, "storage": True, "subresources": {"status": {}}}
-    spec = {
-        "group": "night.dev",
-        "scope": "Namespaced",
-        "names": {"plural": "shops", "singular": "shop", "kind": "Shop"},
-        "versions": [{**version, "schema": {"openAPIV3Schema": anything}}],
-    }
-    kind = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
-    cluster.rest.create({**kind, "metadata": {"name": "shops.night.dev"}, "spec": spec})
-    path = _PATH.format(namespace)
-    until("the kind is served", lambda: cluster.rest.serves(path))
-    yield path
-    cluster.rest.delete("customresourcedefinitions", "shops.night.dev")
-    until("the kind is gone", lambda: not cluster.rest.serves(path))
+    yield from served(cluster, definition_of("night.dev", "shops", "Shop"), namespace)
 
 
 def _encoded(text: str) -> str:

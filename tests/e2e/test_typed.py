@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import Cluster
+from clusters import Cluster, definition_of, served
 from processes import Declctl
 from rest import MERGE
 from waiting import until
@@ -74,27 +74,12 @@ async def reconcile(request: declctl.Request[Preview], ctx: declctl.Context) -> 
 async def declctl_finalize(request: declctl.Request[Preview], ctx: declctl.Context) -> None:
     print("finalized", request.name, request.obj.status.ready, flush=True)
 """
-_PATH = "/apis/acme.dev/v1/namespaces/{}/previews"
 
 
 @pytest.fixture
 def previews(cluster: Cluster, namespace: str) -> Iterator[str]:
     """The path of the previews of a namespace; the server takes any spec of them."""
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1", "served": True, "storage": True, "subresources": {"status": {}}}
-    spec = {
-        "group": "acme.dev",
-        "scope": "Namespaced",
-        "names": {"plural": "previews", "singular": "preview", "kind": "Preview"},
-        "versions": [{**version, "schema": {"openAPIV3Schema": anything}}],
-    }
-    kind = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
-    cluster.rest.create({**kind, "metadata": {"name": "previews.acme.dev"}, "spec": spec})
-    path = _PATH.format(namespace)
-    until("the kind is served", lambda: cluster.rest.serves(path))
-    yield path
-    cluster.rest.delete("customresourcedefinitions", "previews.acme.dev")
-    until("the kind is gone", lambda: not cluster.rest.serves(path))
+    yield from served(cluster, definition_of("acme.dev", "previews", "Preview"), namespace)
 
 
 @pytest.mark.scenario

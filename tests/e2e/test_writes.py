@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from clusters import Cluster, SandboxCluster
+from clusters import Cluster, SandboxCluster, served
 from front import front
 from processes import Declctl, run
 from rest import MERGE, documents
@@ -219,12 +219,7 @@ async def shared(obj, ctx):
 def webapps(cluster: Cluster, namespace: str) -> Iterator[str]:
     """The path of the web apps of a namespace, whose kind goes with the test."""
     (document,) = documents(Path(__file__).parent / "support" / "webapps.yaml")
-    cluster.rest.create(document)
-    path = f"/apis/example.dev/v1/namespaces/{namespace}/webapps"
-    until("the kind is served", lambda: cluster.rest.serves(path))
-    yield path
-    cluster.rest.delete("customresourcedefinitions", document["metadata"]["name"])
-    until("the kind is gone", lambda: not cluster.rest.serves(path))
+    yield from served(cluster, document, namespace)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from declctl.manifest.values import EntryPoint, parse_entry_point
 from declctl.runtime.checking.check import import_definitions
 from declctl.runtime.checking.declaration import Fault
 
-IMPORT_SECONDS: Final = 10.0
+IMPORT_SECONDS: Final = 30.0
 """The time limit of the import, as reload.preflightTimeout has it by default."""
 
 

@@ -65,7 +65,8 @@ class FinalizerSteps:
     def __init__(self) -> None:
         self.finalized = 0  # objects from which the finalizer was removed after `declctl_finalize`
         self._lock = threading.Lock()  # guards the notes of removals
-        # By key: uid of the objects that the cache may still show with it; the newest last.
+        # By key: uid of the objects that a cache may still show with it; the newest last. Also of one that is
+        # gone from the handler's cache: that of the leftovers may lag behind.
         self._removed: dict[str, str] = {}
         self._leaving = ""  # a finalizer that a refused edit removes; empty for none
         self._released: set[str] = set()  # uids of objects from which it was removed since
@@ -93,10 +94,6 @@ class FinalizerSteps:
     def has_removed(self, key: str, uid: str) -> bool:
         """Whether the finalizer was removed from an object, so that a Deleted is its end."""
         return self._removed.get(key) == uid
-
-    def forget(self, key: str) -> None:
-        """Forget an object that has gone from the cache."""
-        self._removed.pop(key, None)
 
     def decide(
         self, call: Reconciliation, finalizer: HandlerFinalizer, obj: ObjectView, *, in_scope: bool

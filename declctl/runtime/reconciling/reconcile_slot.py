@@ -182,7 +182,7 @@ class Reconciliations(Invocations[Reasons]):
         if unread is not None:
             invocation.can_not_read(unread)
         elif obj is None and undecided:
-            # The handler would take it for one that is gone. If it is, its key is queued again.
+            # Since its turn has come. The handler would take it for one that is gone.
             invocation.implementations = ()
         elif obj is not None and own.finalizer is not None and not binding.target.disabled:
             try:
@@ -288,7 +288,13 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self.previous = PreviousStates()
         self.leftovers: LeftoverCache | None = None  # objects that have left the scope with the finalizer
         wake = lambda: self.wake()  # noqa: E731, PLW0108 - the base class sets it later
-        self.unseen = UnseenWrites(binding.plan.name, clock=clock, report=self._report_lag, wake=wake)
+        self.unseen = UnseenWrites(
+            binding.plan.name,
+            clock=clock,
+            report=self._report_lag,
+            wake=wake,
+            is_undecided=self._is_undecided,
+        )
         self._keys = ReconcileQueue[str](clock=clock, epochs=epochs, gate=self.unseen)
         self._log = log
         # Keys of the first sync that are not reconciled yet; None when the reconciler has synced.
@@ -395,6 +401,18 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self._add(self._own, notification, None)
         self.wake()
 
+    def _is_undecided(self, key: str) -> bool:
+        """Whether the cache has no such object, and it is not known yet if it is gone or has left the scope.
+
+        Its key is queued again if it is gone. From any thread.
+        """
+        left = self.leftovers
+        if left is None or not left.is_undecided(key):
+            return False
+        with suppress(NotSynced):
+            return self.binding.read(key) is None
+        return False
+
     def _may_have_left(self, finalizer: HandlerFinalizer, notification: Notification) -> bool:
         """Whether a Deleted may mean an object that lives on, outside of the scope; then it is looked for."""
         if notification.type is not ChangeType.DELETED:
@@ -403,7 +421,6 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         with suppress(DeclctlError):  # the object can't be decoded
             is_released = self.finalizers.has_removed(key, notification.record.uid)
             left = finalizer.has_left(notification) and not is_released
-        self.finalizers.forget(key)
         if self.leftovers is not None and left:
             self.leftovers.object_left(notification)
             return True

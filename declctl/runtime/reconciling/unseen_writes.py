@@ -97,8 +97,8 @@ class UnseenWrites:
     """The unseen writes of one reconciler: the gate of its queue (`workqueue.Gate`). From any thread.
 
     It also holds a key back while it feeds itself, and skips one that is due because of its own writes alone
-    (`write_loops`). `wake` is called when a cache releases a key. `report` takes a message about a cache that
-    lags.
+    (`write_loops`), or of which `is_undecided` says that it will be due once more is known of its object.
+    `wake` is called when a cache releases a key. `report` takes a message about a cache that lags.
     """
 
     def __init__(
@@ -108,8 +108,10 @@ class UnseenWrites:
         clock: Clock,
         report: Callable[[str], None],
         wake: Callable[[], None] = lambda: None,
+        is_undecided: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._handler = handler
+        self._is_undecided = is_undecided
         self._now = clock.monotonic
         self._report = report
         self._wake = wake
@@ -174,6 +176,8 @@ class UnseenWrites:
         key, versions = item.key, item.value.versions
         if versions and self.loops.is_own(self._handler, key, versions):
             self.own_writes += 1
+            return Admission.SKIP
+        if self._is_undecided(key):
             return Admission.SKIP
         delay = self.loops.delay(self._handler, key)
         if not (self._young or self._old or delay > 0):

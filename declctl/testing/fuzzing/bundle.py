@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
+from declctl.codes import IMPORT_TOO_LONG
 from declctl.errors import ManifestErrors, UsageError
 from declctl.manifest import plan
 from declctl.manifest.definition_files import definitions_beside, yaml_files
@@ -113,7 +114,10 @@ def read_bundle(
     if checked.errors or checked.inputs is None:
         raise ManifestErrors(checked.diagnostics)
     inputs = checked.inputs
-    hooks = check_rights(manifest, children=CHILDREN).hooks
+    rights = check_rights(manifest, children=CHILDREN)
+    if any(each.code == IMPORT_TOO_LONG for each in rights.diagnostics):
+        raise ManifestErrors(rights.diagnostics)  # without them, writes would count as not declared
+    hooks = rights.hooks
     controller = _adapted(inputs.loaded.controller)
     loaded = structs.replace(inputs.loaded, controller=controller)
     planned = plan(controller)

@@ -31,6 +31,7 @@ from declctl.testing.fuzzing.states import (
     differences,
 )
 from declctl.testing.fuzzing.world import TOUCH, PlayedStep, Restless, World
+from declctl.testing.matching import ANY_VALUE
 
 Invariant = Literal["converges", "declared", "idempotent", "finalized", "collected", "applies"]
 INVARIANTS: Final[tuple[Invariant, ...]] = get_args(Invariant)
@@ -251,10 +252,10 @@ def _violation(
     invariant: Invariant, message: str, played: Sequence[PlayedStep], found: Sequence[StateDifference]
 ) -> Violation:
     steps = [each.document for each in played]
-    return Violation(invariant, message, steps, [one for each in found for one in _expectations(each)])
+    return Violation(invariant, message, steps, [one for each in found for one in expectations_of(each)])
 
 
-def _expectations(difference: StateDifference) -> Sequence[KubeObject]:
+def expectations_of(difference: StateDifference) -> Sequence[KubeObject]:
     """What a test says of an object that is not as it has to be."""
     api_version, kind, namespace, name = difference.object
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
@@ -271,14 +272,12 @@ def _expectations(difference: StateDifference) -> Sequence[KubeObject]:
     if expected is None and hasattr(steps[-1], "keys"):
         return [{"absent": _merged(of, _path(steps))}]
     if _is_masked(expected, steps[-1]):
-        # A time or a generation has no fixed value: say what must not be there instead.
+        # A time or a generation has no fixed value: any will do, but the one that was found.
         if found is None:
-            ends = [end for end, each in enumerate(steps, 1) if not hasattr(each, "keys")]
-            return [{"absent": _merged(of, _path(steps[:end], None))} for end in ends]
+            return [{"match": _merged(of, _path(steps, ANY_VALUE))}]
         if str(found).startswith(OLD_GENERATION):
             found = int(found.removeprefix(OLD_GENERATION))
-        if not _is_masked(found, steps[-1]):
-            return [{"absent": _merged(of, _path(steps, found))}]
+        return [] if _is_masked(found, steps[-1]) else [{"absent": _merged(of, _path(steps, found))}]
     return [{"match": _merged(of, _path(steps, _without_masks(expected)))}]
 
 

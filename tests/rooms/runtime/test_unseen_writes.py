@@ -259,6 +259,21 @@ def test_other_keys_wait_for_ten_seconds_at_most_and_that_is_told(keys, cache) -
     assert len(keys.reports) == 1
 
 
+def test_a_key_of_which_nothing_is_known_yet_is_not_called() -> None:
+    """What decides about its object adds it again."""
+    undecided = {"a/web"}
+    unseen = UnseenWrites(
+        "web", clock=ManualClock(), report=pytest.fail, is_undecided=lambda key: key in undecided
+    )
+    queue = ReconcileQueue[str](clock=ManualClock(), gate=unseen)
+    for key in ("a/web", "a/other"):
+        queue.add(key, Reasons({CHANGED: None}))
+    assert [queue.take().key, queue.take()] == ["a/other", None]
+    undecided.clear()
+    queue.add("a/web", Reasons({CHANGED: None}))
+    assert (queue.take().key, unseen.own_writes) == ("a/web", 0)
+
+
 def test_no_more_keys_are_held_back_than_there_are_workers(keys, cache) -> None:
     """A key that is held back is compared with the writes from before: it must run soon after."""
     keys.wrote("a/web", applied("a/settings", 7), cache)

@@ -14,9 +14,16 @@ from declctl.errors import UsageError
 from declctl.testing.documents import load_documents
 from declctl.testing.fuzzing import run_lives
 from declctl.testing.fuzzing.bundle import read_bundle
-from declctl.testing.fuzzing.invariants import Judge
+from declctl.testing.fuzzing.invariants import Judge, expectations_of
 from declctl.testing.fuzzing.lives import Advance, ChildStatus, Create, Delete, Life, Restart
-from declctl.testing.fuzzing.states import differences, state_of
+from declctl.testing.fuzzing.states import (
+    CURRENT_GENERATION,
+    OLD_GENERATION,
+    TIME_MASK,
+    StateDifference,
+    differences,
+    state_of,
+)
 from declctl.testing.fuzzing.values import values
 from declctl.testing.fuzzing.world import World
 from declctl.testing.player import play
@@ -69,6 +76,7 @@ kind: Controller
 metadata: {name: meant}
 spec:
   leaderElection: {enabled: true}
+  reload: {preflightTimeout: 60s}
   resources:
     - {name: deployments, apiVersion: apps/v1, kind: Deployment}
     - {name: namespaces, apiVersion: v1, kind: Namespace}
@@ -245,3 +253,27 @@ def test_states_differ_in_what_the_controller_has_written(expected, found, messa
     assert [str(each).removeprefix("ConfigMap default/a: ") for each in differences(*states)] == [
         each for each in [message] if each
     ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected", "found", "documented"),
+    [
+        (("data", "a"), "1", "2", [{"match": {"data": {"a": "1"}}}]),
+        (("data", "a"), None, "2", [{"match": {"data": {"a": None}}}]),
+        (("status", "since"), TIME_MASK, None, [{"match": {"status": {"since": "?*"}}}]),
+        (("status", "since"), TIME_MASK, "never", [{"absent": {"status": {"since": "never"}}}]),
+        (("status", "text"), f"2 at {TIME_MASK}", f"3 at {TIME_MASK}", []),
+        (
+            ("status", "observedGeneration"),
+            CURRENT_GENERATION,
+            f"{OLD_GENERATION}1",
+            [{"absent": {"status": {"observedGeneration": 1}}}],
+        ),
+    ],
+)
+def test_a_saved_life_expects_what_can_be_written_down(steps, expected, found, documented) -> None:
+    """A time has no fixed value: a document says that there is one, or which text must not be there."""
+    of = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "b"}}
+    difference = StateDifference(("v1", "ConfigMap", "b", "a"), steps, expected, found)
+    wanted = [{how: {**of, **pattern}} for each in documented for how, pattern in each.items()]
+    assert expectations_of(difference) == wanted
