@@ -1,9 +1,10 @@
 """`state`: a process begins with the caches of the one before, and lists nothing."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def tell(change, ctx):
 """
 
 
-def _map(name: str, size: int) -> dict:
+def _map(name: str, size: int) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -46,7 +47,7 @@ def _map(name: str, size: int) -> dict:
 
 
 @pytest.fixture
-def server():
+def server() -> Generator[SandboxThread]:
     """An API server that outlives the processes."""
     with SandboxThread() as server:
         server.ensure_namespace("demo")
@@ -64,7 +65,7 @@ def _bundle(folder: Path, mode: str = "Frames") -> Path:
 
 
 @contextmanager
-def _process(manifest: Path, server: SandboxThread, *, lists: int) -> Iterator[ControllerUnderTest]:
+def _process(manifest: Path, server: SandboxThread, *, lists: int) -> Generator[ControllerUnderTest]:
     """A process whose cache is that of the server, after so many requests for all objects."""
     server.ledger.clear()
     with ControllerUnderTest(manifest, sandbox=server, keeps_state=True) as controller:
@@ -108,10 +109,13 @@ def test_a_restart_lists_nothing(mode: str, tmp_path: Path, server: SandboxThrea
             "maps synced: 300 objects, without a list: the process before has kept them"
         )
         maps = controller.lister("maps")
-        assert maps.get("demo/m-011").labels == {"app": "a"}
+        changed, untouched = maps.get("demo/m-011"), maps.get("demo/m-013")
+        assert changed is not None
+        assert untouched is not None
+        assert changed.labels == {"app": "a"}
         if mode != "MetadataOnly":
             assert {each.name for each in maps.by_index("bySize", "91")} == {"m-011"}
-            assert maps.get("demo/m-013")["data"]["text"] == "t" * 200
+            assert untouched["data"]["text"] == "t" * 200
 
 
 def test_an_edit_of_the_running_process_is_kept(tmp_path: Path, server: SandboxThread) -> None:
