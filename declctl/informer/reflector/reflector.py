@@ -378,7 +378,9 @@ class Reflector:
         began = _ListBeginning(None, self.source.projection)
         self._seen.replace(state.records, began.projection)
         async with Deadline(self._clock, idle=_PROOF_DEADLINE, what="the LIST that proves its history"):
-            await self._prove(state.resource_version)
+            # The state may be of another cluster, or older than its server remembers: in doubt, all is listed.
+            if not await self._prove(state.resource_version):
+                return Starting()
             now = await self.source.list(ListOptions(limit=1), known=nothing_known)
         opened = self._open(state.resource_version)
         batches = PendingBatches(opened.batches)
@@ -484,10 +486,15 @@ class Reflector:
             self._note_proof(Continuity(None, str(fault)), self.last_sync_resource_version)
         self._unproven = False
 
-    async def _prove(self, version: str) -> None:
-        """Prove that the server's history has the seen objects at a version. Raises the ApiError family."""
+    async def _prove(self, version: str) -> bool:
+        """Whether the server's history is proven to have the seen objects at a version.
+
+        Raises HistoryReplaced if it is refuted, and the ApiError family.
+        """
         self._metrics.counts.history_checks += 1
-        self._note_proof(await continuity(self.source, version, self._seen.sample(self.source)), version)
+        found = await continuity(self.source, version, self._seen.sample(self.source))
+        self._note_proof(found, version)
+        return found.holds is True
 
     def _note_proof(self, found: Continuity, version: str) -> None:
         verdict = {True: "proven", False: "refuted", None: "not proven"}[found.holds]
