@@ -378,7 +378,7 @@ class Reflector:
         began = _ListBeginning(None, self.source.projection)
         self._seen.replace(state.records, began.projection)
         async with Deadline(self._clock, idle=_PROOF_DEADLINE, what="the LIST that proves its history"):
-            # The state may be of another cluster, or older than its server remembers: in doubt, all is listed.
+            # The objects may be of another cluster: in doubt, all is listed.
             if not await self._prove(state.resource_version):
                 return Starting()
             now = await self.source.list(ListOptions(limit=1), known=nothing_known)
