@@ -96,11 +96,13 @@ class StateKeeper:
     A fault of the disk ends the keeping, and not the controller.
     """
 
-    def __init__(self, path: Path, *, controller: str, version: str, clock: Clock, log: Log) -> None:
-        """Read the state of the process before."""
+    def __init__(
+        self, path: Path, *, controller: str, version: str, server: str, clock: Clock, log: Log
+    ) -> None:
+        """Read the state of the process before. `server` is the URL of the API server, for people."""
         self.fault = ""  # why nothing is kept; empty while all is
         self._log = log
-        self._header = StateHeader(controller, version, clock.now().isoformat())
+        self._header = StateHeader(controller, version, clock.now().isoformat(), server)
         self._kept: dict[str, CacheState] = {}  # of the process before, by identity; a cache takes its own
         self._loop = asyncio.get_running_loop()
         self._caches: list[_WrittenCache] = []  # that may be alive; changed on the loop

@@ -282,7 +282,11 @@ class Reflector:
                     await self._back_off(state)
                     return state.then
         except Exception as fault:  # noqa: BLE001 - a source that breaks its promise must not end the process
-            return self._state_after(fault, state)
+            after = self._state_after(fault, state)
+            waits = isinstance(after, BackingOff) and after.then is state
+            if isinstance(state, Resuming) and not waits:
+                self._metrics.kept_unused(str(fault))
+            return after
         except asyncio.CancelledError as stray:
             if must_propagate(stray):
                 raise
@@ -379,7 +383,9 @@ class Reflector:
         self._seen.replace(state.records, began.projection)
         async with Deadline(self._clock, idle=_PROOF_DEADLINE, what="the LIST that proves its history"):
             # The objects may be of another cluster: in doubt, all is listed.
-            if not await self._prove(state.resource_version):
+            found = await self._prove(state.resource_version)
+            if not found.holds:
+                self._metrics.kept_unused(found.why)
                 return Starting()
             now = await self.source.list(ListOptions(limit=1), known=nothing_known)
         opened = self._open(state.resource_version)
@@ -486,15 +492,15 @@ class Reflector:
             self._note_proof(Continuity(None, str(fault)), self.last_sync_resource_version)
         self._unproven = False
 
-    async def _prove(self, version: str) -> bool:
-        """Whether the server's history is proven to have the seen objects at a version.
+    async def _prove(self, version: str) -> Continuity:
+        """Whether the server's history has the seen objects at a version.
 
         Raises HistoryReplaced if it is refuted, and the ApiError family.
         """
         self._metrics.counts.history_checks += 1
         found = await continuity(self.source, version, self._seen.sample(self.source))
         self._note_proof(found, version)
-        return found.holds is True
+        return found
 
     def _note_proof(self, found: Continuity, version: str) -> None:
         verdict = {True: "proven", False: "refuted", None: "not proven"}[found.holds]
