@@ -1377,7 +1377,7 @@ _StateFolderArgument = Annotated[str, typer.Argument(metavar="PATH", help="The f
 def inspect_state(folder: _StateFolderArgument, *, output: _OutputOption = Output.TEXT) -> int:
     """Say what is in the folder of spec.state: of which process it is, and which caches it has.
 
-    A process may be writing it. It exits 1 if no next process could use it.
+    A process may be writing it. It exits 1 if there is no state that this declctl can read.
     """
     from declctl.cli.state import show_state
 

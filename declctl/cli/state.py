@@ -36,7 +36,7 @@ class StateSummary(msgspec.Struct, frozen=True):
 
 
 def show_state(folder: str, *, as_json: bool) -> int:
-    """Print what a state has: 0, or 1 if no process could use it. Raises UsageError without a folder."""
+    """Print what a state has: 0, or 1 if none can be read. Raises UsageError without a folder."""
     try:
         state = read_state(_folder(folder))
     except StateUnusable as why:

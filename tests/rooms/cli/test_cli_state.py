@@ -13,7 +13,7 @@ def _folder(tmp_path):
     """A folder that a process has."""
     held = StateFolder(tmp_path / "state")
     file = held.begin()
-    file.append([HEADER, KeptCache(1, "a", "v1/Pod", []), KeptCache(2, "b", "v1/ConfigMap", [])])
+    file.append([HEADER, KeptCache(1, "a", "v1 Pod in a", []), KeptCache(2, "b", "v1 Secret in a", [])])
     file.append([KeptList(1, "70", [KeptObject("a/b", "uid\n70", b"{}", (), b"frame" * 300)])])
     file.publish()
     yield held, file
@@ -29,14 +29,14 @@ def test_a_state_is_shown_while_it_is_written(declctl, folder):
     assert "began 2026-01-01T00:00:00+00:00, runs, or was killed" in shown
     assert [row.split() for row in shown.splitlines()[-2:]] == [
         ["CACHE", "OBJECTS", "VERSION", "BYTES"],
-        ["v1/Pod", "1", "70", "1.48Ki"],
+        ["v1", "Pod", "in", "a", "1", "70", "1.48Ki"],
     ]
     file.append([StateEnd()])
     document = declctl.done("state", "inspect", str(held.path), "-o", "json").document
     assert document["endedInOrder"] is True
     assert document["bytes"] == file.bytes
     assert document["caches"] == [
-        {"name": "v1/Pod", "objects": 1, "resourceVersion": "70", "bytes": 1500 + 3 + 6 + 2}
+        {"name": "v1 Pod in a", "objects": 1, "resourceVersion": "70", "bytes": 1500 + 3 + 6 + 2}
     ]
 
 
