@@ -143,8 +143,13 @@ class World:
             self._sandbox.__exit__(None, None, None)
 
     def begin_again(self) -> bool:
-        """Be ready for a further life; False if the objects are not all as they were before the last one."""
-        if self._has_faults or _versions(self.state()) != self._first:
+        """Be ready for a further life; False if the objects are not all as they were before the last one.
+
+        False after a reload, too: the search for what holds the old code, once a minute of each life, takes
+        longer than a start.
+        """
+        reloaded = any("reload" in each.document for each in self.played)
+        if reloaded or self._has_faults or _versions(self.state()) != self._first:
             return False
         self.played, self.wanted, self._deleted, self._had_faults = [], {}, {}, False
         self._want()
