@@ -20,6 +20,7 @@ DeclctlError
 │   └── QueueClosed          a queue is closed and empty
 ├── TimedOut                 a wait took longer than its timeout; also Python's TimeoutError
 ├── WatchEnded               the events of `until` ended before its condition was true
+├── StateUnusable            the state of an earlier process, or its folder, can't be used
 ├── SandboxError             the sandbox can't store an object
 ├── WriteError               a write of a handler was not sent
 │   ├── NotLeader            another process leads
@@ -220,6 +221,10 @@ class TimedOut(DeclctlError, TimeoutError):
 
 class WatchEnded(DeclctlError):
     """The events of `until` ended before its condition was true (client-go's ErrWatchClosed)."""
+
+
+class StateUnusable(DeclctlError):
+    """The state of an earlier process, or the folder of `state`, can't be used; the message says why."""
 
 
 class SandboxError(DeclctlError):

@@ -98,6 +98,7 @@ def run_manifest(  # noqa: PLR0913 - one parameter for each option of the comman
         once=once,
         timeout=seconds,
         dry_run=dry_run,
+        keeps_state=not (once or dry_run or sandbox),
         allowed_digests=allowed_digests,
         # No other process can act on the objects of a sandbox.
         namespace=namespace or ("default" if sandbox else None),

@@ -95,6 +95,10 @@ class SeenFinalizers:
         if len(keys) < _MOST_EXAMPLES and key not in keys:
             keys.append(key)
 
+    def by_list(self) -> Mapping[str, list[str]]:
+        """The keys that were noted, by the JSON of their lists, for `note` in the next process."""
+        return {raw.decode("utf-8", "replace"): list(keys) for raw, keys in tuple(self._keys.items())}
+
     def by_name(self) -> Mapping[str, Sequence[str]]:
         """The keys of up to five objects that had a finalizer, by its name."""
         found: dict[str, list[str]] = {}

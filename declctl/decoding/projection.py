@@ -414,6 +414,14 @@ class MetadataCodec:
         """The dictionary of a number."""
         return self._frames.dictionary(number)
 
+    def resume(self, dictionaries: Sequence[bytes]) -> None:
+        """Know the dictionaries of an earlier process."""
+        self._frames.resume(dictionaries)
+
+    def restore(self, frame: bytes) -> bytes:
+        """The frame itself."""
+        return frame
+
     def statistics(self) -> FrameStatistics:
         """The figures so far."""
         return self._frames.statistics()

@@ -48,6 +48,7 @@ from declctl.informer.stores.lister import Lister
 from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.kit import Clock, Latch, SystemClock, call_on, set_within
 from declctl.kit.callbacks import refuse_async
+from declctl.objects import Record
 
 _notices = logging.getLogger("declctl.informer.notices")
 
@@ -179,6 +180,7 @@ class SharedIndexInformer:
         self._transform: Transform | None = None  # of `set_transform`, applied at the start
         self._reprojection: Reprojection | None = None  # the last one that took over, if it is still in use
         self._started = False
+        self.has_kept = False  # it begins with kept objects
 
     async def run(self) -> None:
         """List, watch and notify until cancelled (client-go's Run). Raises CacheError the second time.
@@ -237,6 +239,21 @@ class SharedIndexInformer:
         refuse_async(handler, "the watch error handler")
         self.controller.reflector.on_fault = handler
 
+    def begin_with(self, records: Sequence[Record], resource_version: str) -> None:
+        """Begin with objects that an earlier process has kept, in the place of a list.
+
+        They are used only if the server still has their history; then the cache is filled with their state of
+        now. Raises CacheError after the start, and for an informer of a set of namespaces.
+        """
+        self._refuse_started("kept objects")
+        reflector = self.controller.reflector
+        if not isinstance(reflector, Reflector):
+            raise CacheError(
+                f"{self.name} has a reflector for each namespace: it can't begin with kept objects"
+            )
+        reflector.begin_with(records, resource_version)
+        self.has_kept = True
+
     def reproject(self, projection: Projection) -> None:
         """Decode with another projection from now on. Cached records stay as they are."""
         self._decode_by(projection, None)
@@ -286,6 +303,7 @@ class SharedIndexInformer:
                     _notices.info("%s: listed anew: %s; changes in between were not seen", self.name, found)
             case Bookmark():
                 self._applier.bookmark(batch)
+                self.on_batch(batch)
             case Departure():
                 self.on_batch(batch)
                 for notifications in self._applier.depart(batch, now):

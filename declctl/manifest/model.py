@@ -1381,6 +1381,22 @@ class MetricsSpec(LocatedSpec):
 
 
 @dataclass(frozen=True, slots=True)
+class StateSpec(LocatedSpec):
+    """Where the process keeps its caches for the next one; without a path it keeps none."""
+
+    ABOUT = about("What outlives the process, in a folder on a volume.")
+    folder: str | None = field(
+        text(
+            "The folder; it is made if it does not exist. Each process needs one of its own. A relative path "
+            "begins at the folder of the manifest.",
+            value="fileName",
+            examples=["/var/lib/declctl"],
+        ),
+        key="path",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ControllerSpec(LocatedSpec):
     """A whole manifest: `spec` of the document, and the name in its metadata."""
 
@@ -1409,6 +1425,7 @@ class ControllerSpec(LocatedSpec):
     writes: WritesSpec = nested(WritesSpec)
     reload: ReloadSpec = nested(ReloadSpec)
     leader_election: LeaderElectionSpec = nested(LeaderElectionSpec, live=False)
+    state: StateSpec = nested(StateSpec, live=False)
     sharding: ClassVar[Schema] = restart(
         refused(mapping("How several processes share the objects."), codes.SHARDING, accepts=({},))
     )

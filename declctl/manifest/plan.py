@@ -28,6 +28,7 @@ from declctl.manifest.model import (
     ReplayPolicy,
     ResourceSpec,
     ScheduleSpec,
+    StateSpec,
     WritesSpec,
 )
 from declctl.manifest.values import EntryPoint, Path
@@ -36,6 +37,7 @@ from declctl.objects.resource import GroupVersionKind
 
 NO_ELECTION = LeaderElectionSpec()
 NO_METRICS_ADDRESS = MetricsSpec()
+NO_STATE = StateSpec()
 _KEPT = {CacheMode.FRAMES: "", CacheMode.OBJECTS: " objects", CacheMode.METADATA_ONLY: " metadata"}
 
 
@@ -148,6 +150,7 @@ class Plan:
     schedules: tuple[ScheduleSpec, ...] = ()
     leader_election: LeaderElectionSpec = NO_ELECTION
     metrics: MetricsSpec = NO_METRICS_ADDRESS
+    state: StateSpec = NO_STATE
 
 
 def plan(controller: ControllerSpec) -> Plan:
@@ -172,6 +175,7 @@ def plan(controller: ControllerSpec) -> Plan:
         schedules=controller.schedules,
         leader_election=controller.leader_election,
         metrics=controller.metrics,
+        state=controller.state,
     )
 
 

@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 import zstandard
@@ -100,6 +100,18 @@ class DictionaryTrainer:
         self._fresh, self.wait = 0.0, _STRIDE
         self._begin_window()
 
+    def resume(self, dictionaries: Sequence[bytes]) -> None:
+        """Go on with the dictionaries of an earlier process, in their order. Before the first object.
+
+        Raises ValueError or ZstdError for bytes that are none.
+        """
+        for data in dictionaries:
+            dictionary = zstandard.ZstdCompressionDict(data)
+            self.dictionaries.append(dictionary)
+            self.compressor = zstandard.ZstdCompressor(compression_params=_PARAMETERS, dict_data=dictionary)
+        if dictionaries:
+            self._samples, self.wait = None, _STRIDE
+
     def _begin_window(self) -> None:
         self._looks = self._plain_bytes = self._frame_bytes = 0
 
@@ -176,6 +188,15 @@ class FrameCodec:
         """The figures so far."""
         trainer = self._trainer
         return FrameStatistics(trainer.ratio, trainer.trainings, len(trainer.dictionaries) - 1)
+
+    def resume(self, dictionaries: Sequence[bytes]) -> None:
+        """Read and make frames as a codec of an earlier process, which had these dictionaries, from 1 on."""
+        self._trainer.resume(dictionaries)
+        self._compress, self._wait = self._trainer.compressor.compress, self._trainer.wait
+
+    def restore(self, frame: bytes) -> bytes:
+        """The frame itself."""
+        return frame
 
     def encode(self, plain: bytes) -> bytes:
         """The frame of a JSON object."""
@@ -324,6 +345,22 @@ class Codec(Protocol):
         ...
 
 
+@runtime_checkable
+class ResumableCodec(Protocol):
+    """A codec that can go on with the frames of an earlier process."""
+
+    def resume(self, dictionaries: Sequence[bytes]) -> None:
+        """Know the dictionaries of these frames, from number 1 on. Before the first `encode`.
+
+        Raises ValueError or ZstdError for bytes that are no dictionaries.
+        """
+        ...
+
+    def restore(self, frame: bytes) -> Frame:
+        """The cached form of one of these frames."""
+        ...
+
+
 class ObjectCodec:
     """A codec that makes held objects. `alive` may be called by any thread."""
 
@@ -333,13 +370,24 @@ class ObjectCodec:
         self._frames = FrameCodec()
         self._made: dict[int, weakref.ref[HeldObject]] = {}  # by id: the held objects that are alive
 
+    def resume(self, dictionaries: Sequence[bytes]) -> None:
+        """Know the dictionaries of the frames of an earlier process."""
+        self._frames.resume(dictionaries)
+
+    def restore(self, frame: bytes) -> HeldObject:
+        """The held object of a frame."""
+        return self._hold(self._frames.decode(frame), frame)
+
     def encode(self, plain: bytes) -> HeldObject:
         """The held object of a JSON object."""
+        return self._hold(plain, self._frames.encode(plain))
+
+    def _hold(self, plain: bytes, frame: bytes) -> HeldObject:
         try:
             body = of_kind(msgspec.json.decode(plain), self.api_version, self.kind)
         except UNREADABLE:
             body = None  # `Record.read` raises the error for each reader
-        held = HeldObject(body, self._frames.encode(plain), len(plain))
+        held = HeldObject(body, frame, len(plain))
         number = id(held)
         self._made[number] = weakref.ref(held, lambda _: self._made.pop(number, None))
         return held

@@ -13,13 +13,15 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, overload
+from typing import BinaryIO, TypeVar, overload
 
 import msgspec
 import zstandard
 
 from declctl.errors import UsageError
 from declctl.recording.entries import ENTRIES, Entry, RecordingHeader
+
+T = TypeVar("T")
 
 FORMAT = 1
 _WORD = b"declctl-recording "
@@ -44,19 +46,23 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_as_text)
 class BlockFile:
     """A file that blocks are appended to. It is made with mode 0600, in the place of one that is there."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, first_line: bytes = FIRST_LINE) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         os.fchmod(descriptor, 0o600)
         self._file = os.fdopen(descriptor, "wb", buffering=0)
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
-        self._file.write(FIRST_LINE)
-        self.bytes = len(FIRST_LINE)  # of the file so far
+        self._file.write(first_line)
+        self.bytes = len(first_line)  # of the file so far
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append(self, entries: Sequence[object]) -> None:
         """Append one block. Raises OSError; then the end of the file may be torn."""
         block = self._compressor.compress(_encoder.encode(entries))
         self._file.write(_HEAD.pack(len(block), zlib.crc32(block)) + block)
         self.bytes += _HEAD.size + len(block)
+
+    def sync(self) -> None:
+        """Let the disk have all that was appended. Raises OSError."""
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file. May be repeated."""
@@ -103,7 +109,7 @@ class RecordedEntries(EntrySequence):
             self._file = path.open("rb")
             _read_first_line(path, self._file)
             whole = self._file.tell()
-            for block in _blocks(self._file):
+            for block in blocks_of(self._file, ENTRIES):
                 first = first or block
                 self._offsets.append(whole)
                 self._firsts.append(self._size)
@@ -117,8 +123,8 @@ class RecordedEntries(EntrySequence):
             self.header = first[0]
         else:
             raise UsageError(
-                f"{path}: the recording is torn before its first entry: its process was killed as it began. "
-                f"A recording that was begun before it may be in {path}.1"
+                f"{path}: the recording is torn before its first entry: its process was killed as it "
+                f"began, or the file is damaged. A recording that was begun before it may be in {path}.1"
             )
 
     def __len__(self) -> int:
@@ -131,7 +137,7 @@ class RecordedEntries(EntrySequence):
 
     def _read_block(self, number: int) -> Sequence[Entry]:
         self._file.seek(self._offsets[number])
-        return next(_blocks(self._file))
+        return next(blocks_of(self._file, ENTRIES))
 
 
 def is_recording(path: Path) -> bool:
@@ -160,8 +166,8 @@ def _read_first_line(path: Path, file: BinaryIO) -> None:
         )
 
 
-def _blocks(file: BinaryIO) -> Iterator[Sequence[Entry]]:
-    """The entries of each block, up to the first that is not whole."""
+def blocks_of(file: BinaryIO, decoder: msgspec.msgpack.Decoder[list[T]]) -> Iterator[Sequence[T]]:
+    """The entries of each block, from the present place of a file to the first block that is not whole."""
     decompressor = zstandard.ZstdDecompressor()
     while len(head := file.read(_HEAD.size)) == _HEAD.size:
         length, checksum = _HEAD.unpack(head)
@@ -173,6 +179,6 @@ def _blocks(file: BinaryIO) -> Iterator[Sequence[Entry]]:
         try:
             if zstandard.frame_content_size(block) > _MOST_BYTES:
                 return
-            yield ENTRIES.decode(decompressor.decompress(block))
+            yield decoder.decode(decompressor.decompress(block))
         except (zstandard.ZstdError, msgspec.MsgspecError):
             return

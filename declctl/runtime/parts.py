@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -59,6 +60,7 @@ def make_services(process: Process, caches: InformerPool, writing: WritingParts)
         breakers=CircuitBreakers(clock=clock, log=log),
         metrics=PluginMetrics(log=log),
         clock=clock,
+        now=clock.now if process.recorder is None else partial(process.recorder.now, clock.now),
         dry_run=process.options.dry_run,
     )
 
@@ -70,7 +72,9 @@ def make_parts(process: Process, *, history: ReloadHistory, restart: Callable[[s
     new process. Raises UsageError if an election has no namespace.
     """
     client, clock, log = process.client, process.clock, process.log
-    caches = InformerPool(client, tasks=process.tasks, clock=clock, recorder=process.recorder)
+    caches = InformerPool(
+        client, tasks=process.tasks, clock=clock, recorder=process.recorder, state=process.state
+    )
     mutations = MutationChecks(caches, clock=clock, thorough=process.options.mutation_detector)
     slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
     slots.tap.recorder = process.recorder

@@ -20,8 +20,9 @@ from declctl.runtime.recorder import Recorder
 from declctl.transport import Client
 from declctl.writes import OnWritten
 
-if TYPE_CHECKING:  # imported only for a followed ConfigMap
+if TYPE_CHECKING:  # imported only where a process needs them
     from declctl.runtime.config_map import FollowedStatus
+    from declctl.runtime.state import StateKeeper
 
 
 class RunOptions(msgspec.Struct, frozen=True):
@@ -39,6 +40,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     followed: "Callable[[], FollowedStatus] | None" = None  # the state of a ConfigMap that is followed
     namespace: str | None = None  # of this process, where the manifest names none
     is_replay: bool = False  # nothing calls handlers but the player of a recording; there is no election
+    keeps_state: bool = False  # use the folder of `state`, if the manifest names one
     mutation_detector: bool = False  # compare all shared objects each second, instead of a part of them
     log_level: LogLevelControl | None = None  # that of the process; None if its log is that of a caller
 
@@ -57,6 +59,7 @@ class Process(msgspec.Struct, frozen=True):
     log: Log
     user_log: Any  # the structlog logger that `ctx.log` is bound from
     recorder: Recorder | None  # is told what the process sees and does
+    state: "StateKeeper | None"  # keeps caches for the next process
     on_dry_run: OnWritten | None  # called on the machinery loop with each write of a dry run
 
     @property

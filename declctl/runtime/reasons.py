@@ -281,6 +281,12 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
         "see who writes the field (`declctl why`), and let one of the two stop",
     ),
     _degraded(
+        "StateNotKept",
+        "The folder of `state` can't be used or written: the next process begins with lists of everything.",
+        "mend what the message names (the volume may be full, read-only, or that of another process), and "
+        "start the process again",
+    ),
+    _degraded(
         "FileWatchFailed",
         "The files can't be looked at, so that edits are not noticed.",
         "raise the limit of the process on open files if the message names it, or check the folder with "

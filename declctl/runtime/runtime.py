@@ -9,6 +9,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from declctl.errors import ApiError, ManifestErrors, NotFound, UsageError
 from declctl.informer.stores.lister import Lister
 from declctl.kit import Clock, LoopThread, SystemClock
+from declctl.kit.files import folder_of
 from declctl.manifest import Plan, plan
 from declctl.manifest.model import Followers, LifecycleSpec, ResourceSpec
 from declctl.objects import GroupVersionKind, KubeObject
@@ -51,8 +53,9 @@ from declctl.runtime.watchdog import LOOK_SECONDS, Watchdog
 from declctl.transport import Client
 from declctl.writes import OnWritten, field_manager
 
-if TYPE_CHECKING:  # imported only for a manifest with an election
+if TYPE_CHECKING:  # imported only for a manifest that needs them
     from declctl.runtime.leading import Candidate
+    from declctl.runtime.state import StateKeeper
 
 __all__ = ["Front", "RunOptions", "Runtime"]
 T = TypeVar("T")
@@ -474,6 +477,9 @@ class Runtime:
         if self._make_recorder is not None:
             recorder = self._make_recorder(client, self._first_plan)
             stack.callback(recorder.close)
+        state = self._state_keeper(client)
+        if state is not None:
+            stack.callback(state.close)
         return Process(
             options=self.options,
             files=files,
@@ -486,7 +492,26 @@ class Runtime:
             log=self._log,
             user_log=structlog.get_logger("declctl.handler") if self._user_log is None else self._user_log,
             recorder=recorder,
+            state=state,
             on_dry_run=self._on_dry_run,
+        )
+
+    def _state_keeper(self, client: Client) -> "StateKeeper | None":
+        """What keeps the caches of this process, if the manifest asks for it."""
+        name, path = self.plan.name, self.plan.state.folder
+        if path is None or not self.options.keeps_state:
+            return None
+        from declctl import __version__
+        from declctl.runtime.state import StateKeeper
+
+        folder = folder_of(self.options.at or Path(self.options.manifest))
+        return StateKeeper(
+            folder / path,
+            controller=name,
+            version=__version__,
+            server=client.identity.server,
+            clock=self._clock,
+            log=self._log,
         )
 
     def _background(

@@ -274,6 +274,7 @@ class HostedController(ABC):
         files: InputFiles | None = None,
     ) -> None:
         self._files = files
+        self._keeps_state = False
         self._records = records
         self._recorder: CallRecorder | None = None  # set when the controller has begun
         self.log = Logged()
@@ -320,6 +321,7 @@ class HostedController(ABC):
             watch=self._watch,
             namespace=self._namespace,
             files=self._files,
+            keeps_state=self._keeps_state,
             mutation_detector=True,
         )
         self._runtime = Runtime(
@@ -694,6 +696,8 @@ class ControllerUnderTest(HostedController):
     - `record`: a file for what it sees and does, which `declctl replay` reads; None, the default, for none.
     - `record_size`: the most bytes of that file and of the segment before, `FILE.1`.
     - `files`: what reads the manifest instead; the definitions beside it are not loaded then.
+    - `keeps_state`: use the folder of `state`, as `declctl run` does; a controller that is started afterwards
+      begins with the caches of this one.
 
     `log` has the lines of declctl, and those that handlers write with `ctx.log`. Methods are called by the
     thread of the test. If a handler changes an object that others share (`cache: {mode: Objects}`), the with
@@ -712,12 +716,14 @@ class ControllerUnderTest(HostedController):
         record: str | Path | None = None,
         record_size: int = _RECORD_BYTES,
         files: InputFiles | None = None,
+        keeps_state: bool = False,
     ) -> None:
         self._record, self._record_size = record, record_size
         self._objects = list(objects)
         self._own_sandbox = sandbox is None
         self.sandbox = SandboxThread(clock=clock) if sandbox is None else sandbox
         super().__init__(manifest, clock=self.sandbox.clock, watch=watch, records=records, files=files)
+        self._keeps_state = keeps_state
         if clock not in (None, self.clock):
             raise UsageError("the sandbox has another clock: give it this one, as SandboxThread(clock=…)")
 

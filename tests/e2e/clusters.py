@@ -33,6 +33,10 @@ class Cluster(Protocol):
         """
         ...
 
+    def streamed(self, resource: str) -> int:
+        """How many of these WATCHes have begun with all objects: streaming lists."""
+        ...
+
     def outage(self) -> None:
         """The API server goes, without a word, and comes back on its port with all it knew."""
         ...
@@ -118,6 +122,11 @@ class SandboxCluster:
             for request in requests
         )
 
+    def streamed(self, resource: str) -> int:
+        """From the ledger."""
+        requests = self.server.ledger.requests("watch", resource=resource)
+        return sum("sendInitialEvents" in request.params for request in requests)
+
     def outage(self) -> None:
         """It stops listening and starts again."""
         self.server.stop()
@@ -160,6 +169,17 @@ class RealCluster:
             and not {"limit=1", "resourceVersionMatch=Exact"} & set(_parameters(entry))
         )
 
+    def streamed(self, resource: str) -> int:
+        """From the audit log."""
+        return sum(
+            1
+            for entry in audited(self.plane.audit_log)
+            if entry["verb"] == "watch"
+            and entry.get("objectRef", {}).get("resource") == resource
+            and entry.get("userAgent", "").startswith("declctl/")
+            and "sendInitialEvents=true" in _parameters(entry)
+        )
+
     def outage(self) -> None:
         """It is killed and started again."""
         self.plane.kill_api_server()
@@ -200,6 +220,10 @@ class GivenCluster:
     def asked(self, verb: str, resource: str) -> int:
         """Not known here."""
         pytest.skip(f"the {verb} requests for {resource} of a given cluster can't be counted")
+
+    def streamed(self, resource: str) -> int:
+        """Not known here."""
+        pytest.skip(f"the streaming lists of {resource} of a given cluster can't be counted")
 
     def outage(self) -> None:
         """Not ours to stop."""

@@ -2,7 +2,8 @@
 
     Starting ──► Streaming ───┐     asks for a watch that begins with everything, where the server has them
         │            │        ├──► Watching ──► Watching    the server ends each watch after some minutes
-        └───────► Listing ────┘                             without a version to go on from: Starting
+        ├───────► Listing ────┤                             without a version to go on from: Starting
+        └─◄─── Resuming ──────┘     begins in the place of Starting, with the objects of an earlier process
 
 States are values, and `transition_after` is a pure function of a fault, a state and the circumstances. Each
 row of the table has a fault, the reaction during a watch, and the reaction during a LIST or a streaming list.
@@ -36,13 +37,16 @@ ApiError.
     another history         LIST the most recent state, within    LIST the most recent state, within 2 s
                             2 s
 
+While a reflector resumes, a fault after which a watch is repeated is waited for. After any other one, the
+kept objects are dropped, and listed.
+
 "list" is a streaming list where the server has them, else a LIST. A request without a wait never repeats one
 that could fail in the same way. So there is a wait after a 410, too, if no watch has brought a change since
 the last list.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -64,6 +68,7 @@ from declctl.errors import (
     WatchSilent,
 )
 from declctl.kit import Clock
+from declctl.objects import Record
 
 _UNREADABLE, _FAILING = 1, 5  # repetitions at one version, after which a list takes the place of the watch
 _STREAK_SECONDS = 600.0  # between two faults of one streak; longer than the wait that a server may ask for
@@ -104,6 +109,13 @@ class Watching(msgspec.Struct, frozen=True):
     resource_version: str
 
 
+class Resuming(msgspec.Struct, frozen=True, eq=False):
+    """Prove that the server still has the history of kept objects, and bring them to the present state."""
+
+    records: Sequence[Record]  # as an earlier process has kept them
+    resource_version: str  # up to which they have all changes
+
+
 class BackingOff(msgspec.Struct, frozen=True):
     """Wait `seconds` because of `reason`, then go on with `then`.
 
@@ -116,7 +128,7 @@ class BackingOff(msgspec.Struct, frozen=True):
     shared: bool = False
 
 
-State = Starting | Streaming | Listing | Watching | BackingOff
+State = Starting | Streaming | Listing | Watching | Resuming | BackingOff
 
 
 class ShortWatch(ApiError):
@@ -167,6 +179,8 @@ def transition_after(fault: Exception, state: State, about: Circumstances) -> Tr
             return _after_watching(fault, about)
         case Streaming(quorum):
             return _after_streaming(fault, about, quorum=quorum)
+        case Resuming():
+            return _after_resuming(fault, state)
         case Listing(quorum) if isinstance(fault, Expired | TooLargeResourceVersion) and not quorum:
             return Transition(Listing(quorum=True), waits=False)
         case Listing(quorum):
@@ -213,6 +227,25 @@ def _after_watching(fault: Exception, about: Circumstances) -> Transition:
             # One broken line may be an accident. A second one at the same version comes back for ever.
             lost = not unreadable(fault) or about.repeated >= _UNREADABLE
             return Transition(Starting() if lost else again)
+
+
+def _after_resuming(fault: Exception, state: Resuming) -> Transition:
+    match fault:
+        case (
+            Unreachable()
+            | TooManyRequests()
+            | Forbidden()
+            | Unauthorized()
+            | GroupUnavailable()
+            | WatchSilent()
+        ):
+            return Transition(state)
+        case Expired():
+            return Transition(Starting(), waits=False)
+        case ServerError(reason=reason) if reason != "StoreReadError":
+            return Transition(state)
+        case _:
+            return Transition(Starting())
 
 
 def _after_streaming(fault: Exception, about: Circumstances, *, quorum: bool) -> Transition:

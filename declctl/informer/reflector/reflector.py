@@ -23,6 +23,7 @@ from declctl.informer.reflector.faults import (
     Inconsistent,
     Listing,
     RelistRequested,
+    Resuming,
     ShortWatch,
     Starting,
     State,
@@ -42,6 +43,7 @@ from declctl.informer.reflector.lists import (
     initial_events,
     list_options,
 )
+from declctl.informer.reflector.resuming import PendingBatches, caught_up
 from declctl.informer.reflector.statistics import ReflectorMetrics, ReflectorStatistics
 from declctl.informer.source import ServerMonitor, Source, health_of, supports_watch_list, takes_progress
 from declctl.kit import Clock
@@ -64,6 +66,7 @@ _FAULTY_WATCH_SECONDS = 1.0  # a watch that ends sooner and brought nothing is a
 _STREAM_SILENCE, _STREAM_DEADLINE = 30.0, 120.0  # seconds until a streaming list is given up
 _PAGE_DEADLINE = 120.0  # seconds without progress until an answer to a LIST is given up
 _PROOF_DEADLINE = 30.0  # seconds for the proof of the history; after that the server is trusted
+_RESUME_SILENCE = 30.0  # seconds without an answer until the watch from kept objects is given up
 _RELIST_SPREAD = 2.0  # seconds over which all watches list anew when the server's history is another one
 _EVENTS_PER_TURN = 256  # events until other tasks of the loop may run
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every event.
@@ -235,6 +238,13 @@ class Reflector:
         self._backoff = options.backoff(clock)
         self._streak = Streak()
 
+    def begin_with(self, records: Sequence[Record], resource_version: str) -> None:
+        """Begin with objects that an earlier process has kept, in the place of a list. Before `run`.
+
+        They are used only if the server still has their history; the store receives the state of now.
+        """
+        self._state = Resuming(records, resource_version)
+
     async def run(self) -> None:
         """List and watch until cancelled."""
         self._reports_progress = takes_progress(self.source)
@@ -260,6 +270,8 @@ class Reflector:
                         self._streams and self.options.watch_list and supports_watch_list(self.source)
                     )
                     return Streaming(quorum) if may_stream else Listing(quorum)
+                case Resuming():
+                    return await self._resume(state)
                 case Streaming():
                     return await self._stream(state)
                 case Listing():
@@ -270,7 +282,11 @@ class Reflector:
                     await self._back_off(state)
                     return state.then
         except Exception as fault:  # noqa: BLE001 - a source that breaks its promise must not end the process
-            return self._state_after(fault, state)
+            after = self._state_after(fault, state)
+            waits = isinstance(after, BackingOff) and after.then is state
+            if isinstance(state, Resuming) and not waits:
+                self._metrics.kept_unused(str(fault))
+            return after
         except asyncio.CancelledError as stray:
             if must_propagate(stray):
                 raise
@@ -358,6 +374,41 @@ class Reflector:
         self._opened = OpenWatch(opened.batches, opened.since, rest, streamed=True)
         return Watching(version)
 
+    async def _resume(self, state: Resuming) -> State:
+        """Bring kept objects to the present state; the watch that does it continues in Watching."""
+        await self._reachable()
+        if self._replacement is not None:
+            raise self._replacement.fault()  # found by another watch of this server
+        began = _ListBeginning(None, self.source.projection)
+        self._seen.replace(state.records, began.projection)
+        async with Deadline(self._clock, idle=_PROOF_DEADLINE, what="the LIST that proves its history"):
+            # The objects may be of another cluster: in doubt, all is listed.
+            found = await self._prove(state.resource_version)
+            if not found.holds:
+                self._metrics.kept_unused(found.why)
+                return Starting()
+            now = await self.source.list(ListOptions(limit=1), known=nothing_known)
+        opened = self._open(state.resource_version)
+        batches = PendingBatches(opened.batches)
+        try:
+            async with Deadline(self._clock, idle=_RESUME_SILENCE, what="the watch") as deadline:
+                present = await caught_up(
+                    state.records,
+                    state.resource_version,
+                    batches,
+                    until=now.resource_version,
+                    clock=self._clock,
+                    deadline=deadline,
+                    metrics=self._metrics,
+                )
+            await self._replace(*present, began)
+        except BaseException:
+            await batches.aclose()
+            raise
+        self._metrics.counts.resumes += 1
+        self._opened = OpenWatch(batches, opened.since, streamed=True)
+        return Watching(present.resource_version)
+
     async def _list(self, state: Listing) -> State:
         """Read all pages, then replace the objects of the store, which receives nothing before."""
         self._metrics.counts.lists += 1
@@ -432,16 +483,26 @@ class Reflector:
         costs one small LIST, or two. Raises Unreachable where no answer comes. A server that refuses the
         LIST, or whose answer proves nothing, is trusted.
         """
-        self._metrics.counts.history_checks += 1
-        version = self.last_sync_resource_version
         try:
             async with Deadline(self._clock, idle=_PROOF_DEADLINE, what="the LIST that proves its history"):
-                found = await continuity(self.source, version, self._seen.sample(self.source))
-        except Unreachable:
+                await self._prove(self.last_sync_resource_version)
+        except (Unreachable, HistoryReplaced):
             raise
         except ApiError as fault:
-            found = Continuity(None, str(fault))
+            self._note_proof(Continuity(None, str(fault)), self.last_sync_resource_version)
         self._unproven = False
+
+    async def _prove(self, version: str) -> Continuity:
+        """Whether the server's history has the seen objects at a version.
+
+        Raises HistoryReplaced if it is refuted, and the ApiError family.
+        """
+        self._metrics.counts.history_checks += 1
+        found = await continuity(self.source, version, self._seen.sample(self.source))
+        self._note_proof(found, version)
+        return found
+
+    def _note_proof(self, found: Continuity, version: str) -> None:
         verdict = {True: "proven", False: "refuted", None: "not proven"}[found.holds]
         _log.debug(
             "%s: the history since %s is %s (%s)", self.source.description, version, verdict, found.why

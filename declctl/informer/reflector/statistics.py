@@ -40,6 +40,7 @@ class ReflectorStatistics:
     lists: int = 0  # LISTs, and streaming lists that were complete
     streams: int = 0  # streaming lists among the lists
     relists: int = 0  # complete lists after the first one
+    resumes: int = 0  # 1 if the cache began with the objects of an earlier process
     relists_requested: int = 0  # requests for a list, such as by a reload that moves a handler
     streams_given_up: int = 0  # streaming lists that a LIST replaced
     watches: int = 0  # requests to watch
@@ -104,6 +105,10 @@ class ReflectorMetrics:
         if reason not in self._logged and len(self._logged) < _MOST_WARNINGS:
             self._logged.add(reason)
             _log.warning("%s: %s", self._describe(), reason[:_SHOWN])
+
+    def kept_unused(self, why: str) -> None:
+        """Log that the objects that an earlier process has kept are listed instead."""
+        _notices.warning("%s: what the process before has kept is not used: %s", self._describe(), why)
 
     def stream_waits(self, lasted: float, silent: float) -> None:
         """Log that a streaming list is not complete yet. Both times are in seconds."""

@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, KeysView, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from declctl.decoding.projection import Projection
 from declctl.errors import CacheError, ReloadRefused
@@ -45,6 +46,15 @@ from declctl.runtime.caching.managed_informer import (
 )
 from declctl.runtime.caching.namespaces import NamespaceSelectors
 from declctl.runtime.recorder import Recorder
+
+
+class KeepsCaches(Protocol):
+    """What keeps the objects of caches for the next process."""
+
+    def take(self, cached: ManagedInformer) -> None:
+        """Let a new cache begin with the objects that were kept, and keep those that it will have."""
+        ...
+
 
 _REPROJECTED_AT_ONCE = 100  # records per slice of the loop: 2 ms, or 5 ms with fields to drop
 _INDEXED_AT_ONCE = 500  # objects per slice of the loop, for an index by field
@@ -152,9 +162,11 @@ class InformerPool:
         tasks: asyncio.TaskGroup,
         clock: Clock,
         recorder: Recorder | None = None,
+        state: KeepsCaches | None = None,
     ) -> None:
         self._cluster = cluster
         self._recorder = recorder
+        self._state = state
         self._tasks = tasks  # runs the informers
         self._clock = clock
         self._namespaces = NamespaceSelectors(cluster, tasks=tasks, clock=clock, recorder=recorder)
@@ -215,6 +227,8 @@ class InformerPool:
             cached.informer.set_watch_error_handler(self._call_on_fault)
             if self._recorder is not None:
                 self._recorder.follow(cached.identity.watch, cached.informer, cached.codec)
+            if self._state is not None:
+                self._state.take(cached)
         for requirement in requirements:
             self._used[requirement] = tuple(serving[identity] for identity in requirement.identities)
         return [*made.values()]

@@ -82,9 +82,10 @@ class RequestCounter:
                 requested -= before.reflector.relists_requested
             follows = now.namespaces is not None
             not_served = now.missing or now.reflector.unavailable
-            if follows or requested > 0 or (before is None and not_served):
+            if follows or requested > 0 or (before is None and (not_served or informer.has_kept)):
                 # The namespaces of a selector come and go at any time. A relist was requested, or the server
-                # does not serve the kind, and requests go on until it does.
+                # does not serve the kind, and requests go on until it does. A cache with kept objects is
+                # listed only if they can't be used.
                 planned = (new_lists, new_watches)
             elif before is not None:
                 planned = (0, 0)

@@ -191,6 +191,8 @@ def needing_restart(old: Plan, new: Plan) -> Iterable[Step]:
         yield Step(StepKind.RESTART, "metrics.bindAddress")
     if old.leader_election != new.leader_election:
         yield Step(StepKind.RESTART, "leaderElection", _why_elected(old, new))
+    if old.state != new.state:
+        yield Step(StepKind.RESTART, "state")
     if old.name != new.name:
         yield Step(StepKind.RESTART, "metadata.name")
 

@@ -215,6 +215,7 @@ class StatusReporter:
         self._loops = process.loops
         self._clock = process.clock
         self._log = process.log
+        self._state = process.state
         self._caches = caches
         self._slots = slots
         self._schedules = schedules
@@ -303,6 +304,7 @@ class StatusReporter:
             "KeysUnknown": [*self._slots.unmapped()],
             "FinalizersLeft": [*map(str, self._stray_finalizers.found)],
             "WriteLoop": [*map(str, self._slots.write_loops())],
+            "StateNotKept": [] if self._state is None or not self._state.fault else [self._state.fault],
             "FileWatchFailed": [f"files can't be looked at: {unwatched}"] if unwatched is not None else [],
         }
         self._conditions.set_faults(DEGRADED, faults, holds=False)
@@ -559,7 +561,9 @@ class StatusReporter:
             self._log.warning(f"{resource.name}: {resource.error}", resource=resource.name)
         elif resource.synced and (before is None or not before[0] or before[1]):
             count = f"{resource.objects:,} object{'' if resource.objects == 1 else 's'}"
-            self._log.info(f"{resource.name} synced: {count}", resource=resource.name)
+            resumed = any(each.reflector.resumes for each in resource.informers)
+            kept = ", without a list: the process before has kept them" if resumed else ""
+            self._log.info(f"{resource.name} synced: {count}{kept}", resource=resource.name)
 
     def _log_not_synced(self, resource: ResourceStatus, *, news: bool) -> None:
         """Log that a resource has not synced: when the reason changes, and once a minute."""

@@ -76,7 +76,7 @@ def test_options_reach_the_runtime(declctl, fake):
 def test_defaults_leave_it_to_the_manifest(declctl, fake):
     """Without options the manifest decides about watching, and the admin address is served."""
     declctl.done("run", "m.yaml")
-    assert fake.made.options == running.RunOptions("m.yaml")
+    assert fake.made.options == running.RunOptions("m.yaml", keeps_state=True)
     # Two tell the logs the controller's name, and let garbage be collected.
     assert len(fake.made.given["fronts"]) == 3
     assert fake.made.given["on_dry_run"] is None

@@ -1,0 +1,123 @@
+"""The folder of a state: what is whole is read, whatever has happened to the rest."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from declctl.errors import StateUnusable
+from declctl.recording.state_entries import (
+    KeptCache,
+    KeptChanges,
+    KeptList,
+    KeptObject,
+    StateEntry,
+    StateHeader,
+)
+from declctl.recording.state_file import StateFolder
+
+HEADER = StateHeader("keeper", "1.0", "2026-01-01T00:00:00Z")
+CACHES = {1: "pods", 2: "maps"}
+KEYS = st.sampled_from(["a/a", "a/b", "c"])
+
+
+def _object(key: str, version: int) -> KeptObject:
+    return KeptObject(key, f"uid\n{version}", b'{"app":"a"}', ("x", None, ("y", "z")), b"frame %d" % version)
+
+
+CHANGES = st.lists(st.tuples(KEYS, st.booleans()), max_size=3)
+STEPS = st.lists(
+    st.tuples(st.sampled_from([*CACHES]), st.sampled_from(["list", "part", "changes", "bookmark"]), CHANGES),
+    max_size=8,
+)
+
+
+def _written(steps) -> list[tuple[list[StateEntry], dict[str, tuple[str, dict]]]]:
+    """The entries of each step, and what a reader knows after it: by cache, the version and the objects."""
+    found, model, partly = [], dict[int, tuple[str, dict]](), dict[int, dict]()
+    for number, (cache, kind, changes) in enumerate(steps, 1):
+        version = str(number)
+        if kind in ("list", "part"):
+            objects = {key: _object(key, number) for key, _ in changes}
+            entry = KeptList(cache, version, [*objects.values()], more=kind == "part")
+            partly[cache] = {**partly.get(cache, {}), **objects}
+            model.pop(cache, None)
+            if kind == "list":
+                model[cache] = version, partly.pop(cache)
+        else:
+            objects = [KeptObject(key, "") if gone else _object(key, number) for key, gone in changes]
+            objects = [] if kind == "bookmark" else objects
+            entry = KeptChanges(cache, version, objects)
+            if cache not in model:  # no process changes a list that it has not ended
+                continue
+            held = dict(model[cache][1])
+            for each in objects:
+                held[each.key] = each
+            model[cache] = version, {key: each for key, each in held.items() if each.frame}
+        found.append(([entry], {CACHES[each]: known for each, known in model.items()}))
+    return found
+
+
+@given(steps=STEPS, cut=st.floats(0, 1))
+@settings(max_examples=150)
+def test_a_file_is_read_to_its_last_whole_block(steps, cut: float, tmp_path_factory) -> None:
+    """Wherever the process was killed: the caches are those of the moment of a block, none of a mixture."""
+    path = tmp_path_factory.mktemp("state")
+    written = _written(steps)
+    folder = StateFolder(path)
+    file = folder.begin()
+    file.append([HEADER, *(KeptCache(number, name, name, ["spec.x"]) for number, name in CACHES.items())])
+    ends, begun = [], file.bytes
+    for entries, known in written:
+        file.append(entries)
+        ends.append((file.bytes, known))
+    file.publish()
+    file.close()
+    length = int(cut * file.bytes)
+    os.truncate(path / "caches", length)
+    if length < begun:
+        with pytest.raises(StateUnusable):
+            folder.read()
+    else:
+        read = folder.read()
+        expected = [known for end, known in ends if end <= length]
+        assert read is not None
+        assert read.header == HEADER
+        found = {name: (each.version, each.objects) for name, each in read.caches.items()}
+        assert found == (expected[-1] if expected else {})
+    folder.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"", "is no state of declctl"),
+        (b"hello\n", "is no state of declctl"),
+        (b"declctl-recording 1\n", "is no state of declctl"),
+        (b"declctl-state 2\n", "has the format 2, and this declctl reads 1"),
+        (b"declctl-state 1\n", "is torn before its first entry"),
+        (b"declctl-state 1\n\x00\x00\x00\x01\x00\x00\x00\x00x", "is torn before its first entry"),
+    ],
+)
+def test_what_is_no_state_is_a_sentence(text: bytes, words: str, tmp_path: Path) -> None:
+    """And no state is None."""
+    folder = StateFolder(tmp_path)
+    assert folder.read() is None
+    (tmp_path / "caches").write_bytes(text)
+    with pytest.raises(StateUnusable, match=words):
+        folder.read()
+    folder.close()
+
+
+def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:
+    """Until it is closed; a file where the folder should be is a sentence, too."""
+    first = StateFolder(tmp_path / "a" / "b")
+    with pytest.raises(StateUnusable, match="another process has the folder"):
+        StateFolder(tmp_path / "a" / "b")
+    first.close()
+    StateFolder(tmp_path / "a" / "b").close()
+    (tmp_path / "file").write_text("", "utf-8")
+    with pytest.raises(StateUnusable, match=r"file can't be used: (File exists|Not a directory)"):
+        StateFolder(tmp_path / "file")
