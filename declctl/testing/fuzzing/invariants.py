@@ -54,7 +54,7 @@ class Violation(msgspec.Struct, frozen=True):
     objects: Sequence[KubeObject] = ()  # that are there before the controller starts, with the surroundings
 
 
-class _Reference(NamedTuple):
+class _FreshOutcome(NamedTuple):
     """What a fresh controller comes to, and the steps until then."""
 
     state: State
@@ -67,7 +67,7 @@ class Judge:
     def __init__(self, bundle: FuzzedBundle, allowed: Mapping[str, str]) -> None:
         self._bundle = bundle
         self._checks = frozenset(INVARIANTS) - allowed.keys()
-        self._references: dict[bytes, _Reference | str] = {}
+        self._references: dict[bytes, _FreshOutcome | str] = {}
         self._world: World | None = None  # whose lives have broken nothing so far
 
     def judge(self, life: Life) -> Violation | None:
@@ -252,7 +252,7 @@ class Judge:
         own = {*world.wanted, *world.all_primaries()}
         return {each: obj["status"] for each, obj in state.items() if each not in own and "status" in obj}
 
-    def _reference(self, world: World, state: State, *, now: bool) -> _Reference | str:
+    def _reference(self, world: World, state: State, *, now: bool) -> _FreshOutcome | str:
         """What a fresh controller makes of the objects that users want; or why it does not come to rest.
 
         With `now`, it begins at this time of the life, with objects as old as they are; without, all begins
@@ -272,7 +272,7 @@ class Judge:
         times: Sequence[float] = (),
         *,
         later: Sequence[KubeObject] = (),
-    ) -> _Reference | str:
+    ) -> _FreshOutcome | str:
         """What a fresh controller makes of objects; or why it does not come to rest.
 
         - `statuses`: what the cluster's controllers write of what it has made.
@@ -291,7 +291,7 @@ class Judge:
         statuses: Mapping[ObjectId, object],
         times: Sequence[float],
         later: Sequence[KubeObject],
-    ) -> _Reference | str:
+    ) -> _FreshOutcome | str:
         *created, begin = times or [*(0.0 for _ in objects), 0.0]
         try:
             with World(self._bundle, objects, created, begin) as fresh:
@@ -303,7 +303,7 @@ class Judge:
                     if each in made and made[each].get("status") != status:
                         fresh.set_status(each, status)
                 fresh.converge()
-                return _Reference(fresh.state(), fresh.played)
+                return _FreshOutcome(fresh.state(), fresh.played)
         except Restless as restless:
             return str(restless)
 
