@@ -402,12 +402,12 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self.wake()
 
     def _is_undecided(self, key: str) -> bool:
-        """Whether the cache has no such object, and it is not known yet if it is gone or has left the scope.
+        """Whether no cache has such an object, and it is not known yet if it is gone or has left the scope.
 
-        Its key is queued again if it is gone. From any thread.
+        Its key is queued again if it is gone, or has left and is being deleted. From any thread.
         """
         left = self.leftovers
-        if left is None or not left.is_undecided(key):
+        if left is None or not left.is_undecided(key) or left.get(key) is not None:
             return False
         with suppress(NotSynced):
             return self.binding.read(key) is None
