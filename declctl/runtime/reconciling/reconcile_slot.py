@@ -153,7 +153,10 @@ class Reconciliations(Invocations[Reasons]):
             if obj is None and left is not None:
                 undecided = left.is_undecided(item.key)
                 record, in_scope = left.get(item.key), False
-                obj = None if record is None else binding.view(record)
+                # That cache may lag behind, and have an object still that this handler has let go.
+                released = self._reconcile_slot.finalizers.has_removed
+                if record is not None and not released(item.key, record.uid):
+                    obj = binding.view(record)
         except NotSynced as fault:
             unread = fault
         causes, before = tuple(item.value.causes), None if retry is None else retry.request
