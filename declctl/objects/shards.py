@@ -1,0 +1,72 @@
+"""Shards: the parts into which the objects of a controller are cut by a hash, for processes that share them.
+
+The hash and its ranges are those of the API server's sharded lists and watches (KEP-5866): FNV-1a with 64
+bits, of the namespace or the uid of an object. So the server can leave out what a process does not hold.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import lru_cache
+
+import msgspec
+
+_OFFSET, _PRIME, _BITS = 0xCBF29CE484222325, 0x100000001B3, 64
+_MASK = (1 << _BITS) - 1
+
+
+class ShardKey(StrEnum):
+    """What of an object is hashed."""
+
+    NAMESPACE = "Namespace"  # of a cluster-scoped object, its uid
+    UID = "UID"
+
+
+def fnv1a(text: str) -> int:
+    """The hash of a text, 0 to 2**64 - 1."""
+    found = _OFFSET
+    for byte in text.encode():
+        found = ((found ^ byte) * _PRIME) & _MASK
+    return found
+
+
+class Sharding(msgspec.Struct, frozen=True):
+    """Into how many shards objects are cut, and by what. Shards are numbered from 0; each is one range."""
+
+    shards: int
+    by: ShardKey = ShardKey.NAMESPACE
+
+    def shard_of(self, namespace: str | None, uid: str) -> int:
+        """The shard of an object."""
+        if namespace and self.by is ShardKey.NAMESPACE:
+            return _shard_of_namespace(namespace, self.shards)
+        return fnv1a(uid) * self.shards >> _BITS
+
+    def selector(self, shards: Iterable[int], *, is_namespaced: bool) -> str:
+        """The `shardSelector` of a LIST or WATCH for these shards of one kind; adjacent ranges are joined.
+
+        Empty for all shards. Raises ValueError for none: such a request can't be made.
+        """
+        held = sorted(set(shards))
+        if not held:
+            raise ValueError("there is no selector for no shard")
+        if len(held) == self.shards:
+            return ""
+        field = "namespace" if is_namespaced and self.by is ShardKey.NAMESPACE else "uid"
+        ranges: list[tuple[int, int]] = []
+        for shard in held:
+            begins = ranges.pop()[0] if ranges and ranges[-1][1] == shard else shard
+            ranges.append((begins, shard + 1))
+        shown = (
+            f"shardRange(object.metadata.{field}, '{self._start_of(begins)}', '{self._start_of(ends)}')"
+            for begins, ends in ranges
+        )
+        return " || ".join(shown)
+
+    def _start_of(self, shard: int) -> str:
+        # Rounded up, as `hash * shards >> 64` is `shard` from there on.
+        return f"{-(-(shard << _BITS) // self.shards):#018x}"
+
+
+@lru_cache(maxsize=10_000)
+def _shard_of_namespace(namespace: str, shards: int) -> int:
+    return fnv1a(namespace) * shards >> _BITS
