@@ -1,12 +1,15 @@
 """Shards: the parts into which the objects of a controller are cut by a hash, for processes that share them.
 
-The hash and its ranges are those of the API server's sharded lists and watches (KEP-5866): FNV-1a with 64
-bits, of the namespace or the uid of an object. So the server can leave out what a process does not hold.
+A uid has the hash and the ranges of the API server's sharded lists and watches (KEP-5866): FNV-1a with 64
+bits. So the server can leave out what a process does not hold. A namespace has another hash: the last
+characters of a text hardly change the upper bits of FNV-1a, so that 120 namespaces `ns-000` to `ns-119` are
+in 2 of 16 ranges. What is cut by namespace is filtered by the process alone.
 """
 
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import lru_cache
+from hashlib import blake2b
 
 import msgspec
 
@@ -44,20 +47,20 @@ class Sharding(msgspec.Struct, frozen=True):
     def selector(self, shards: Iterable[int], *, is_namespaced: bool) -> str:
         """The `shardSelector` of a LIST or WATCH for these shards of one kind; adjacent ranges are joined.
 
-        Empty for all shards. Raises ValueError for none: such a request can't be made.
+        Empty where the server can leave nothing out: of all shards, and of what is cut by namespace. Raises
+        ValueError for no shard: such a request can't be made.
         """
         held = sorted(set(shards))
         if not held:
             raise ValueError("there is no selector for no shard")
-        if len(held) == self.shards:
+        if len(held) == self.shards or (is_namespaced and self.by is ShardKey.NAMESPACE):
             return ""
-        field = "namespace" if is_namespaced and self.by is ShardKey.NAMESPACE else "uid"
         ranges: list[tuple[int, int]] = []
         for shard in held:
             begins = ranges.pop()[0] if ranges and ranges[-1][1] == shard else shard
             ranges.append((begins, shard + 1))
         shown = (
-            f"shardRange(object.metadata.{field}, '{self._start_of(begins)}', '{self._start_of(ends)}')"
+            f"shardRange(object.metadata.uid, '{self._start_of(begins)}', '{self._start_of(ends)}')"
             for begins, ends in ranges
         )
         return " || ".join(shown)
@@ -69,4 +72,4 @@ class Sharding(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=10_000)
 def _shard_of_namespace(namespace: str, shards: int) -> int:
-    return fnv1a(namespace) * shards >> _BITS
+    return int.from_bytes(blake2b(namespace.encode(), digest_size=_BITS // 8).digest()) * shards >> _BITS
