@@ -50,6 +50,13 @@ class LeaderElectionRecord(msgspec.Struct, frozen=True):
         """The time at which the holder took the lease, by its clock; None if it is missing or malformed."""
         return parse_micro_time(self.acquire_time)
 
+    def valid_seconds(self, default: float) -> float:
+        """For how long the lease is valid after a change: as its holder says, or else for the default.
+
+        The holder may have another configuration than its readers.
+        """
+        return default if self.lease_seconds is None else self.lease_seconds
+
     def written_to(self, lease: KubeObject) -> KubeObject:
         """A copy of a Lease with this record; labels, annotations, version and other fields stay."""
         spec = {
