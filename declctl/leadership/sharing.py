@@ -59,12 +59,11 @@ import msgspec
 
 from declctl.errors import Conflict, DeclctlError, NotFound, TooManyRequests
 from declctl.leadership.elector import Election, ElectionEvent, LeaseRequest, LeaseTimes, LeaseVerb
-from declctl.leadership.lease import LeaderElectionRecord, version_of
+from declctl.leadership.lease import SHARDING_KEY, LeaderElectionRecord, version_of
 from declctl.objects import KubeObject
 from declctl.objects.answers import mapping
 from declctl.objects.shards import Sharding
 
-SHARDING_KEY = "declctl.dev/sharding"  # as a label, the controller; as an annotation, the note
 MOST_AT_ONCE = 4  # shards that a replica takes at a time, and gives back at a time
 _LIST_JITTER = 0.2  # of a retry period
 _NEVER, _ALWAYS = float("-inf"), float("inf")
@@ -192,8 +191,8 @@ class ShardElections:
 
     `step` returns the requests that are due. The owner sends them, each within `request_timeout` of the
     times, and calls `listed`, `answered` or `failed` once for each. At `wakes_at`, and after each of these
-    calls, the owner calls `step` again. `now` is a monotonic time in seconds, `wall` the time for people. Used on one
-    loop; `may_write` may be called by any thread.
+    calls, the owner calls `step` again. `now` is a monotonic time in seconds, `wall` the time for people.
+    Used on one loop; `may_write` may be called by any thread.
     """
 
     def __init__(
@@ -436,7 +435,8 @@ class ShardElections:
             if seen.listed.note not in ("", self.note):
                 fault = (
                     f"{holder} holds the lease {self._namespace}/{name} with the sharding "
-                    f"{seen.listed.note}, and this process has {self.note}: it takes nothing until no process has another sharding"
+                    f"{seen.listed.note}, and this process has {self.note}: it takes nothing until no "
+                    "process has another sharding"
                 )
         members = sorted(self._number_of[name] for name in living & self._number_of.keys())
         elsewhere = frozenset(self._shard_of[name] for name in living & self._shard_of.keys())
