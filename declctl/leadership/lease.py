@@ -159,8 +159,8 @@ class SharingLeases:
         kind = f"apiGroups: [{_GROUP}], resources: [leases]"
         names = ", ".join(f"{self.name}-{each}-0 to -{shards - 1}" for each in ("member", "shard"))
         return (
-            f"a Role of namespace {self.namespace} needs the rule {{{kind}, verbs: [list, create]}} and, for the "
-            f"names {names}, {{{kind}, resourceNames: [...], verbs: [get, update]}}; it lacks {verb}"
+            f"a Role of namespace {self.namespace} needs the rule {{{kind}, verbs: [list, create]}} and, for "
+            f"the names {names}, {{{kind}, resourceNames: [...], verbs: [get, update]}}; it lacks {verb}"
         )
 
 

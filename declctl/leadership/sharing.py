@@ -350,12 +350,15 @@ class ShardElections:
         self._first_seen_at = min(self._first_seen_at, now)
         for name, listed in leases.items():
             seen = self._seen.get(name)
-            if seen is None or seen.listed.record != listed.record:
+            if seen is None:
                 self._seen[name] = _Observation(listed, now)
-            else:
-                seen.listed, seen.is_gone = listed, False
-        for name in self._seen.keys() - leases.keys():
-            self._seen[name].is_gone = True
+                continue
+            if seen.listed.record != listed.record:
+                seen.since = now
+            seen.listed, seen.is_gone = listed, False
+        if len(self._seen) > len(leases):
+            for name in self._seen.keys() - leases.keys():
+                self._seen[name].is_gone = True
         self._tried.clear()
         self._failures = 0
         self._unlisted -= leases.keys()
@@ -490,7 +493,6 @@ class ShardElections:
         # The lowest is wanted by all others, too: after each conflict, twice as many are good enough.
         width = min(len(free), 1 << min(self._conflicts, 16))
         self._number = ours[0] if ours else free[int(self._random() * width)]
-        self._order = tuple(Random(self._number).sample(range(len(self._shards)), len(self._shards)))
         self._member = self._begin(names[self._number], None, now)
 
     def _names_us(self, name: str) -> bool:
@@ -537,6 +539,8 @@ class ShardElections:
                 if own.shard is None:
                     self._conflicts, self._member_since = 0, now
                     self._next_list_at = now + self.times.retry_period / 2
+                    everything = range(len(self._shards))
+                    self._order = tuple(Random(self._number).sample(everything, len(everything)))
                 else:
                     self._own[own.shard] = self._own.pop(own.shard)  # the last one
                     self.counts.gained += 1

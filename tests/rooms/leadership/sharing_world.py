@@ -176,6 +176,7 @@ class World:
         self.random = Random(seed)
         self.moves = 0  # shards gained, by any replica
         self.excused: dict[str, float] = {}  # Leases that were deleted by hand, and until when two may act
+        self._writers: dict[int, set[Replica]] = {}  # those that may write for a shard, or have lost it since
         self._order = itertools.count()
         self._events: list[tuple[float, int, Callable[[], object]]] = []
 
@@ -283,7 +284,10 @@ class World:
         shard = request.own.shard
         if shard is None or not replica.may_write(shard) or self.true < self.excused.get(request.name, -1.0):
             return
-        others = [each.name for each in self.replicas if each is not replica and each.may_write(shard)]
+        before = self._writers.setdefault(shard, set())
+        before.add(replica)
+        before -= {each for each in before if not each.may_write(shard)}
+        others = [each.name for each in before - {replica}]
         assert others == [], f"{replica.name} and {others} may write for shard {shard}"
 
 
@@ -315,8 +319,8 @@ def measure(replicas: int, shards: int) -> str:
     calm = world.server.requests
     rate = ", ".join(f"{count / 4.4:.1f} {verb}" for verb, count in sorted(calm.items()))
     return (
-        f"{replicas:5} replicas, {shards:5} shards: balanced after {seconds:.1f} s, with {start.total()} requests "
-        f"and {peak_moves} gains; then each second {calm.total() / 4.4:.1f} requests ({rate}), "
+        f"{replicas:5} replicas, {shards:5} shards: balanced after {seconds:.1f} s, with {start.total()} "
+        f"requests and {peak_moves} gains; then each second {calm.total() / 4.4:.1f} requests ({rate}), "
         f"{world.moves - peak_moves} moves; {time.perf_counter() - began:.0f} s to compute"
     )
 
