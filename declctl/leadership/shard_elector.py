@@ -118,18 +118,21 @@ class ShardElector:
 
     def status(self) -> SharingStatus:
         """The sharing as this process sees it."""
-        return self._elections.status(self._clock.monotonic(), error=self._error())
+        now = self._clock.monotonic()
+        return self._elections.status(now, error=self._error(now))
 
-    def _error(self) -> str | None:
-        namespace = self._leases.namespace
-        for verb, (name, error) in self._elections.errors.items():
-            what = f"the lease {namespace}/{name}" if name else f"the leases of {namespace}"
-            if not isinstance(error, Forbidden):
-                return f"{verb} of {what}: {error}"
+    def _error(self, now: float) -> str | None:
+        found = self._elections.error(now)
+        if found is None:
+            return None
+        verb, name, error = found
+        if isinstance(error, Forbidden):
             command = granting_command(str(error))
             right = self._leases.missing_right(verb, self._sharding.shards)
             return f"{error}; {right}" + (f": `{command}`" if command else "")
-        return None
+        namespace = self._leases.namespace
+        what = f"the lease {namespace}/{name}" if name else f"the leases of {namespace}"
+        return f"{verb} of {what}: {error}"
 
     async def _send(self, request: ShardRequest) -> None:
         """Send a request and hand its answer on. It is given up after its time."""

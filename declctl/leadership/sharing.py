@@ -210,7 +210,6 @@ class ShardElections:
         self.times = times
         self.note = f"{sharding.shards} by {sharding.by}"
         self.counts = SharingCounts()
-        self.errors: dict[LeaseVerb, tuple[str, DeclctlError]] = {}  # the last of each verb, with its Lease
         self._namespace = namespace
         self._random = random
         self._shards = tuple(f"{name}-shard-{shard}" for shard in range(sharding.shards))
@@ -236,6 +235,8 @@ class ShardElections:
         self._busy_until = _NEVER  # the server asks for no more requests until then
         self._stepped_at = _NEVER
         self._wall: datetime | None = None  # the last time that was told to an election
+        # The last failure of each verb, until a request with it succeeds: the Lease, the error, the time.
+        self._failed: dict[LeaseVerb, tuple[str, DeclctlError, float]] = {}
         self._ending = False
         self._events: deque[tuple[ShardEvent, int, str]] = deque()
 
@@ -255,6 +256,19 @@ class ShardElections:
     def is_ended(self) -> bool:
         """Whether all Leases are given up, after `begin_end`."""
         return self._ending and self._member is None and not any(self._holding())
+
+    def error(self, now: float) -> tuple[LeaseVerb, str, DeclctlError] | None:
+        """The newest failure of the last `lease_duration`: the verb, the name of the Lease, and the error.
+
+        None if there was none, or if a request with this verb has succeeded since. The name is empty for the
+        LIST.
+        """
+        recent = [
+            (failed_at, verb, name, error)
+            for verb, (name, error, failed_at) in self._failed.items()
+            if now - failed_at < self.times.lease_duration
+        ]
+        return max(recent, key=lambda each: each[0])[1:] if recent else None
 
     @property
     def fault(self) -> str | None:
@@ -345,7 +359,7 @@ class ShardElections:
     def listed(self, now: float, request: ShardRequest, leases: Mapping[str, ListedLease]) -> None:
         """The LIST has succeeded, with all Leases that have the label."""
         self._list = None
-        self.errors.pop(LeaseVerb.LIST, None)
+        self._failed.pop(LeaseVerb.LIST, None)
         self._listed_at = request.request.sent_at
         self._first_seen_at = min(self._first_seen_at, now)
         for name, listed in leases.items():
@@ -379,7 +393,7 @@ class ShardElections:
         if isinstance(error, DeclctlError):
             self._note_failure(now, request, error)
         else:
-            self.errors.pop(request.request.verb, None)
+            self._failed.pop(request.request.verb, None)
         self._hear(own, now)
 
     def failed(self, now: float, request: ShardRequest, error: DeclctlError) -> None:
@@ -610,6 +624,6 @@ class ShardElections:
         # Conflicts belong to the game, and so does a Lease that is gone.
         is_fault = not isinstance(error, Conflict | NotFound) or request.own is None
         if is_fault:
-            self.errors[request.request.verb] = (request.name, error)
+            self._failed[request.request.verb] = (request.name, error, now)
         if isinstance(error, TooManyRequests) and error.retry_after is not None:
             self._busy_until = max(self._busy_until, now + error.retry_after)

@@ -220,13 +220,14 @@ def test_a_missing_right_is_told_and_the_rest_goes_on():
     one.refusal = lambda request: denied if request.name == "app-shard-2" else None
     world.run(20)
     assert one.held == {0, 1, 3}
-    assert one.core.errors[LeaseVerb.CREATE] == ("app-shard-2", denied) or LeaseVerb.CREATE in one.core.errors
+    assert one.core.error(one.now) == (LeaseVerb.CREATE, "app-shard-2", denied)
     status = one.core.status(one.now)
     assert status.shards[2].state is ShardState.FREE
     assert status.shards[2].free_seconds == pytest.approx(20, abs=1)
     one.refusal = lambda _: None
     world.run(5)
     assert one.held == {0, 1, 2, 3}
+    assert one.core.error(one.now) is None
 
 
 def test_a_replica_that_takes_nothing_does_not_stop_the_others():
