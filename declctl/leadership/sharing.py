@@ -408,7 +408,10 @@ class ShardElections:
             self._attempt_failed(own, now, error)
 
     def drained(self, shard: int) -> None:
-        """No call of a shard that is LEAVING or LOST runs any more, and nothing is written for it."""
+        """No call of a shard that is LEAVING or LOST runs any more, and nothing is written for it.
+
+        Called once for each term: a shard that is lost while it leaves is drained once.
+        """
         own = self._own.get(shard)
         if own is None:
             return

@@ -54,6 +54,8 @@ class LeaseServer:
         metadata = lease["metadata"]
         if stored is not None and metadata["resourceVersion"] != stored.lease["metadata"]["resourceVersion"]:
             raise Conflict(409, "Conflict", "another version")
+        if stored is not None and lease == stored.lease:
+            return stored.lease  # equal content makes no new version
         return self.store({**lease, "metadata": {**metadata, "name": name}})
 
     def store(self, lease: KubeObject) -> KubeObject:
@@ -96,6 +98,8 @@ class Replica:
     dead: bool = False
     cut_off: bool = False
     held: set[int] = field(default_factory=set)  # as the owner has heard it
+    lost: set[int] = field(default_factory=set)  # and not drained yet
+    draining: set[int] = field(default_factory=set)
     heard: list[tuple[ShardEvent, int, str]] = field(default_factory=list)
     refusal: Callable[[ShardRequest], DeclctlError | None] = lambda _: None
     late: list[Callable[[], None]] = field(default_factory=list)  # what has come while it was stopped
@@ -151,8 +155,13 @@ class Replica:
                 assert shard not in self.held, "a shard is gained twice"
                 self.held.add(shard)
                 self.world.moves += 1
-            elif event is ShardEvent.LEAVING or (event is ShardEvent.LOST):
-                assert shard in self.held
+                continue
+            assert shard in self.held
+            if event is ShardEvent.LOST:
+                self.lost.add(shard)
+            # A shard that is lost while it leaves is drained once.
+            if shard not in self.draining:
+                self.draining.add(shard)
                 self.world.at(self.world.true + self.drains, lambda shard=shard: self.drain(shard))
 
     def drain(self, shard: int) -> None:
@@ -160,6 +169,8 @@ class Replica:
             self.late.append(lambda: self.drain(shard))
         elif not self.dead:
             self.held.discard(shard)
+            self.lost.discard(shard)
+            self.draining.discard(shard)
             self.core.drained(shard)
             self.turn()
 
@@ -276,6 +287,9 @@ class World:
         else:
             replica.core.answered(replica.now, request, answer)  # type: ignore[arg-type]
             self._check(replica, request)
+            assert not any(map(replica.may_write, replica.lost)), (
+                "a lost shard is written before it is drained"
+            )
         replica.turn()
 
     def _check(self, replica: Replica, request: ShardRequest) -> None:

@@ -172,6 +172,20 @@ def test_a_lost_shard_is_not_taken_again_before_it_is_drained():
     assert world.loads == [2]
 
 
+def test_a_shard_that_is_taken_again_is_renewed_for_all_to_see():
+    """The wall clock of its holder stands still: with the same times, nobody would notice the new term."""
+    world = World(1)
+    frozen = world.start("frozen", wall_rate=0.0)
+    world.until(lambda: world.loads == [1])
+    frozen.cut_off = True  # before the first renewal
+    other = world.start("other", offset=500.0)
+    world.until(lambda: frozen.lost == {0})
+    frozen.cut_off = False
+    world.until(lambda: frozen.may_write(0), step=0.01)
+    frozen.cut_off = True  # for the whole second term
+    world.until(lambda: other.may_write(0))  # the world checks that `frozen` may not
+
+
 def test_another_sharding_stops_all_taking():
     """What is held stays, and the fault says who has what. When the others are gone, their notes go."""
     world = started(World(16), 2)
