@@ -244,17 +244,26 @@ def test_a_missing_right_is_told_and_the_rest_goes_on():
     assert one.core.error(one.now) is None
 
 
-def test_a_replica_that_takes_nothing_does_not_stop_the_others():
-    """Its quota stays free, and is not passed to and fro."""
-    world = World(16)
-    stuck = world.start("stuck")
-    stuck.refusal = lambda request: Forbidden(403, "Forbidden", "no") if "-shard-" in request.name else None
+def test_a_replica_that_can_take_nothing_does_not_stop_the_others():
+    """Its quota stays free, and is not passed to and fro. It does not ask for each shard again and again."""
+    world = World(64)
+    asked: list[str] = []
+
+    def refuse(request):
+        if "-shard-" not in request.name:
+            return None
+        asked.append(request.name)
+        return Forbidden(403, "Forbidden", "leases is forbidden")
+
+    world.start("stuck").refusal = refuse
     world.start("well")
     world.run(30)
     moves = world.moves
-    assert world.loads == [0, 8]
+    assert world.loads == [0, 32]
+    asked.clear()
     world.run(60)
     assert world.moves == moves
+    assert 25 < len(asked) < 31 * 8
 
 
 def test_the_requests_of_a_calm_replica_are_few():
