@@ -245,7 +245,8 @@ class ShardElections:
     def may_write(self, shard: int, now: float) -> bool:
         """Whether this replica holds the shard, and has renewed it less than `renew_deadline` ago."""
         own = self._own.get(shard)
-        return own is not None and own.election.may_write(now)
+        # A renewal that is answered too late begins a term of its election, and none of the shard.
+        return own is not None and own.state is not ShardState.LOST and own.election.may_write(now)
 
     @property
     def is_member(self) -> bool:

@@ -172,6 +172,23 @@ def test_a_lost_shard_is_not_taken_again_before_it_is_drained():
     assert world.loads == [2]
 
 
+def test_a_renewal_that_is_answered_too_late_gives_no_shard_back():
+    """A process was stopped while it renewed: what it has lost stays lost until it is drained."""
+    world = World(1)
+    alone = world.start("me", drains=5.0)
+    world.until(lambda: world.loads == [1])
+    alone.latency = 2.0
+    world.run(2.5)  # the renewal is under way
+    alone.stopped = True
+    world.run(8.5)
+    alone.cont()
+    assert alone.lost == {0}
+    assert not alone.may_write(0)
+    alone.latency = 0.01
+    world.run(10)
+    assert world.loads == [1]
+
+
 def test_a_shard_that_is_taken_again_is_renewed_for_all_to_see():
     """The wall clock of its holder stands still: with the same times, nobody would notice the new term."""
     world = World(1)
