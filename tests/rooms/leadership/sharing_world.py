@@ -95,6 +95,7 @@ class Replica:
     note: Sharding | None = None
     latency: float = 0.01
     stopped: bool = False
+    resumes: bool = False  # answers of the time in which it was stopped are read
     dead: bool = False
     cut_off: bool = False
     held: set[int] = field(default_factory=set)  # as the owner has heard it
@@ -129,16 +130,17 @@ class Replica:
         return not self.dead and self.core.may_write(shard, self.now)
 
     def cont(self) -> None:
-        """SIGCONT."""
-        self.stopped = False
+        """SIGCONT: all answers that have come are read before the next step."""
+        self.stopped, self.resumes = False, True
         late, self.late = self.late, []
         for each in late:
             each()
+        self.resumes = False
         self.turn()
 
     def turn(self) -> None:
         """Do what can be done now."""
-        if self.dead or self.stopped:
+        if self.dead or self.stopped or self.resumes:
             return
         for request in self.core.step(self.now, self.wall):
             self.world.send(self, request)
