@@ -387,8 +387,6 @@ class ShardElections:
         """The request for a Lease has succeeded, and the server has this one."""
         own = request.own
         assert own is not None
-        if not self._is_current(own):
-            return
         own.election.answered(now, lease)
         error = own.election.error  # of an answer that has no version
         if isinstance(error, DeclctlError):
@@ -403,7 +401,7 @@ class ShardElections:
         own = request.own
         if own is None:
             self._list = None
-        elif self._is_current(own):
+        else:
             own.election.failed(now, error)
             self._hear(own, now)
             self._attempt_failed(own, now, error)
@@ -573,7 +571,7 @@ class ShardElections:
                 else:
                     self.counts.lost += 1
                     self._events.append((ShardEvent.LOST, own.shard, text))
-        if own.state is ShardState.RELEASING and own.election.is_released and self._is_current(own):
+        if own.state is ShardState.RELEASING and own.election.is_released:
             if own.shard is None:
                 self._forget_number(now)
             else:
@@ -618,11 +616,6 @@ class ShardElections:
 
     def _holding(self) -> Iterable[_OwnLease]:
         return (own for own in self._own.values() if own.state is not ShardState.LOST)
-
-    def _is_current(self, own: _OwnLease) -> bool:
-        """Whether answers for this Lease still count."""
-        known = self._member if own.shard is None else self._own.get(own.shard)
-        return own is known and own.state is not ShardState.LOST
 
     def _note_failure(self, now: float, request: ShardRequest, error: DeclctlError) -> None:
         # Conflicts belong to the game, and so does a Lease that is gone.

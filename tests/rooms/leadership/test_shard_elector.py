@@ -149,7 +149,7 @@ async def test_a_server_that_is_silent_costs_the_shards_and_no_loop():
         assert "no renewal has succeeded for 10 s (the last error: no answer after 5" in shards.why
         assert "no answer after" in (shards.elector.status().error or "")
         shards.client.silent = False
-        await shards.pass_time(15)
+        await shards.pass_time(20)
         assert shards.writable == list(range(16))
         assert shards.elector.status().error is None
     assert shards.client.under_way == 0
