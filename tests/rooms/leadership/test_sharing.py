@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from declctl.errors import Forbidden
+from declctl.errors import Forbidden, TooManyRequests
 from declctl.leadership.elector import LeaseVerb
 from declctl.leadership.sharing import ShardEvent, ShardState
 from declctl.objects.shards import Sharding, ShardKey
@@ -314,6 +314,25 @@ def test_a_replica_that_can_take_nothing_does_not_stop_the_others():
     world.run(60)
     assert world.moves == moves
     assert 25 < len(asked) < 31 * 8
+
+
+def test_a_server_that_is_busy_is_asked_no_sooner_than_it_wants():
+    """429 for a LIST, with Retry-After: the next one waits, and shards are renewed meanwhile."""
+    world = World(4)
+    one = world.start("me")
+    world.until(lambda: world.loads == [4])
+    asked: list[float] = []
+
+    def refuse(request):
+        if request.own is not None:
+            return None
+        asked.append(world.true)
+        return TooManyRequests(429, "TooManyRequests", "later", retry_after=7.0)
+
+    one.refusal = refuse
+    world.run(30)
+    assert 3 <= len(asked) <= 5
+    assert world.loads == [4]
 
 
 def test_the_requests_of_a_calm_replica_are_few():
