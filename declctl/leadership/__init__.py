@@ -1,6 +1,7 @@
 """Leader election: one of several processes acts, the others wait (client-go's tools/leaderelection).
 
 `LeaderElector` holds a Lease of coordination.k8s.io. Its `may_write` is the check before each write.
+`ShardElector` holds a share of several Leases, one for each part of the objects of a controller.
 """
 
 from declctl.leadership.elector import (
@@ -10,7 +11,9 @@ from declctl.leadership.elector import (
     LeaseTimes,
     new_identity,
 )
-from declctl.leadership.lease import LeaderElectionRecord, LeaseLock
+from declctl.leadership.lease import LeaderElectionRecord, LeaseLock, SharingLeases
+from declctl.leadership.shard_elector import ShardCallbacks, ShardElector
+from declctl.leadership.sharing import ShardState, ShardStatus, SharingStatus
 
 __all__ = [
     "LeaderCallbacks",
@@ -19,5 +22,11 @@ __all__ = [
     "LeadershipStatus",
     "LeaseLock",
     "LeaseTimes",
+    "ShardCallbacks",
+    "ShardElector",
+    "ShardState",
+    "ShardStatus",
+    "SharingLeases",
+    "SharingStatus",
     "new_identity",
 ]

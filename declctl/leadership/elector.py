@@ -34,9 +34,10 @@ import os
 import socket
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum, auto
+from types import MappingProxyType
 
 import msgspec
 
@@ -53,10 +54,12 @@ from declctl.leadership.lease import (
     version_of,
 )
 from declctl.objects import KubeObject
+from declctl.objects.answers import mapping
 from declctl.objects.refusals import granting_command
 
 JITTER_FACTOR = 1.2  # a follower waits for 1 to 2.2 retry periods, as in client-go
 _NEVER = float("-inf")
+_NO_METADATA: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
 
 class LeaseTimes(msgspec.Struct, frozen=True):
@@ -89,6 +92,7 @@ class LeaseTimes(msgspec.Struct, frozen=True):
 class LeaseVerb(StrEnum):
     """The verbs of requests for a Lease, as RBAC names them."""
 
+    LIST = "list"  # of all Leases of a sharding, never of an election alone
     GET = "get"
     CREATE = "create"
     UPDATE = "update"
@@ -135,7 +139,8 @@ class Election:
     `wakes_at` the owner calls `step` again, also while a request is under way. `now` is a monotonic time in
     seconds, `wall` the time for people. Used on one loop; `may_write` may be called by any thread.
 
-    A candidate goes on for ever: after it has lost the lease, it is a follower again.
+    A candidate goes on for ever: after it has lost the lease, it is a follower again. `metadata` has labels
+    and annotations that each write of a candidate sets.
     """
 
     def __init__(
@@ -146,6 +151,7 @@ class Election:
         namespace: str,
         name: str,
         random: Callable[[], float],
+        metadata: Mapping[str, Mapping[str, str]] = _NO_METADATA,
     ) -> None:
         if not identity:
             raise ValueError("the identity of a candidate is empty")
@@ -160,6 +166,7 @@ class Election:
         self._namespace = namespace
         self._name = name
         self._random = random
+        self._metadata = metadata
         self._deadline = _NEVER  # until then `may_write` is true; read by any thread
         self._is_leading = False
         self._releasing = False
@@ -210,6 +217,11 @@ class Election:
         return min([*times, self._deadline]) if self._is_leading else times[0]
 
     @property
+    def has_request(self) -> bool:
+        """Whether a request is under way."""
+        return self._request is not None
+
+    @property
     def gives_up_at(self) -> float:
         """When the request that is under way has taken too long."""
         return _NEVER if self._request is None else self._request.sent_at + self.times.request_timeout
@@ -257,6 +269,23 @@ class Election:
         """The request has failed, or its answer was lost: it may have taken effect all the same."""
         self._failed(self._end_request(), now, error)
 
+    def observe(
+        self, lease: KubeObject | None, record: LeaderElectionRecord | None, *, since: float, now: float
+    ) -> None:
+        """Begin with what the owner has read: a lease that is free is written without a read before it.
+
+        `lease` is None if there is none. `record` is its last known content, which the owner has first seen
+        at `since`; None if it has never seen one. Called at most once, before the first `step`.
+        """
+        self._observed, self._observed_at = record, since
+        self._has_read = True
+        self._wrote = record is not None and record.holder == self.identity
+        self._lease = lease
+        if lease is None or record is None:
+            self._lease_is_gone(now)
+        else:
+            self._have_read(record, now)
+
     def begin_release(self, now: float) -> None:
         """Stop leading, and give the lease up: `step` returns requests until `is_released`.
 
@@ -291,7 +320,12 @@ class Election:
             renew_time=micro_time(wall),
             transitions=before.transitions + (verb is LeaseVerb.UPDATE and not is_ours),
         )
-        return LeaseRequest(verb, now, record.written_to(lease), is_fast=not self._has_read)
+        written = record.written_to(lease)
+        if self._metadata:
+            known = mapping(lease.get("metadata"))
+            marks = {field: {**mapping(known.get(field)), **own} for field, own in self._metadata.items()}
+            written = {**written, "metadata": {**known, **marks}}
+        return LeaseRequest(verb, now, written, is_fast=not self._has_read)
 
     def _release_request(self, now: float, wall: datetime) -> LeaseRequest:
         if self._lease is None:
@@ -314,9 +348,7 @@ class Election:
         return not record.holder or now >= self._expires_at(record)
 
     def _expires_at(self, record: LeaderElectionRecord) -> float:
-        # The holder's duration counts, as it may have another configuration; ours, if the lease has none.
-        seconds = self.times.lease_duration if record.lease_seconds is None else record.lease_seconds
-        return self._observed_at + seconds
+        return self._observed_at + record.valid_seconds(self.times.lease_duration)
 
     def _have_renewed(self, request: LeaseRequest, now: float) -> None:
         self._has_read = False

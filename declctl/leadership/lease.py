@@ -15,6 +15,7 @@ from declctl.objects.answers import mapping
 
 _GROUP = "coordination.k8s.io"
 _API_VERSION = f"{_GROUP}/v1"
+SHARDING_KEY = "declctl.dev/sharding"  # as a label, the controller; as an annotation, the sharding
 
 
 class LeaderElectionRecord(msgspec.Struct, frozen=True):
@@ -49,6 +50,13 @@ class LeaderElectionRecord(msgspec.Struct, frozen=True):
     def acquired_at(self) -> datetime | None:
         """The time at which the holder took the lease, by its clock; None if it is missing or malformed."""
         return parse_micro_time(self.acquire_time)
+
+    def valid_seconds(self, default: float) -> float:
+        """For how long the lease is valid after a change: as its holder says, or else for the default.
+
+        The holder may have another configuration than its readers.
+        """
+        return default if self.lease_seconds is None else self.lease_seconds
 
     def written_to(self, lease: KubeObject) -> KubeObject:
         """A copy of a Lease with this record; labels, annotations, version and other fields stay."""
@@ -126,6 +134,34 @@ class LeaseLock:
     @property
     def _folder(self) -> str:
         return f"/apis/{_API_VERSION}/namespaces/{self.namespace}/leases"
+
+
+class SharingLeases:
+    """The requests for the Leases by which replicas share shards. `name` is that of the controller."""
+
+    def __init__(self, client: RequestSender, *, namespace: str, name: str) -> None:
+        self._client = client
+        self.namespace = namespace
+        self.name = name
+
+    async def list(self) -> KubeObject:
+        """The present Leases of this controller. Without a resourceVersion, the server reads its storage."""
+        path = f"/apis/{_API_VERSION}/namespaces/{self.namespace}/leases"
+        params = {"labelSelector": f"{SHARDING_KEY}={self.name}"}
+        return await self._client.request_json("GET", path, params=params)
+
+    def lock(self, name: str) -> LeaseLock:
+        """The requests for one of them."""
+        return LeaseLock(self._client, namespace=self.namespace, name=name)
+
+    def missing_right(self, verb: str, shards: int) -> str:
+        """What an administrator has to add to a Role, after a Forbidden for this verb."""
+        kind = f"apiGroups: [{_GROUP}], resources: [leases]"
+        names = ", ".join(f"{self.name}-{each}-0 to -{shards - 1}" for each in ("member", "shard"))
+        return (
+            f"a Role of namespace {self.namespace} needs the rule {{{kind}, verbs: [list, create]}} and, for "
+            f"the names {names}, {{{kind}, resourceNames: [...], verbs: [get, update]}}; it lacks {verb}"
+        )
 
 
 def missing_right(verb: str, lease: LeaseLock) -> str:
