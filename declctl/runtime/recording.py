@@ -255,8 +255,8 @@ class FileRecorder:
                     applied.at, stream.number, batch.resource_version, [], namespace=batch.namespace
                 )
                 yield from self._packed_list(stream, batch.records, whole)
-            case Departure():
-                yield [StreamDeparture(applied.at, stream.number, batch.namespace)]
+            case Departure(namespace=str(namespace)):
+                yield [StreamDeparture(applied.at, stream.number, namespace)]
             case list():
                 entries = self._announced(stream)
                 objects = [

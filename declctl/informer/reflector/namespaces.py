@@ -20,6 +20,7 @@ import msgspec
 from declctl.decoding.projection import Known, Projection
 from declctl.errors import Forbidden, NotFound, Unauthorized
 from declctl.informer.queues.namespaced_fifo import NamespacedFIFO
+from declctl.informer.queues.real_fifo import Departure
 from declctl.informer.reflector.reflector import Reflector, ReflectorOptions
 from declctl.informer.reflector.statistics import ReflectorStatistics
 from declctl.informer.source import DecodeRunner, Source, SupportsDecodeRunner
@@ -248,7 +249,7 @@ class NamespaceReflectors:
         self._running = {name: each for name, each in self._running.items() if name not in leaving}
         for name in leaving:
             # Only now: a reflector that has ended queues nothing behind the departure.
-            self._queue.depart(name)
+            self._queue.depart(Departure(name))
             self._emptying.pop(name, None)
             self.source.close(name)
         self._left += len(leaving)
