@@ -365,7 +365,7 @@ class ScopedApplier(Applier):
         self._scope.listed(replacement.widenings)
 
     def depart(self, departure: Departure, now: float) -> Iterator[Notifications]:
-        """Remove all objects of these shards, as out of scope; yields the notifications, a slice at a time."""
+        """Remove all objects of these shards; yields the notifications, which no listener receives."""
         yield from super().depart(departure, now)
         self._scope.departed()
 

@@ -1,8 +1,8 @@
 """The scope of a cache: the shards that it has, which change while it runs.
 
-The walk of one shard: *held* (`widen`), once its objects are decoded and a list of the most recent state is
-requested; *listed*, once a list that began afterwards is in the store; *open* (`open_shards`), once listeners are
-told of it. It leaves the same way: closed, then narrowed away, when its objects leave the store.
+The walk of one shard: it is *held* from `widen` on, which requests a list of the most recent state; *listed*
+when a list that began afterwards is in the store; *open* from `open_shards` on, when listeners are notified of it.
+`close_shards` ends the notifications, and `narrow` lets its objects leave the store.
 
 `Scope` keeps which shard is where. The informer changes it, the projection and the reflector filter by it.
 """
@@ -35,7 +35,7 @@ class Scope:
         self._is_namespaced = is_namespaced
         self._widened: dict[int, int] = {}  # held shards → the number of the widening that added them
         self._listed: set[int] = set()  # held shards of which a list is in the store
-        self._waiting: dict[Latch, set[int]] = {}  # latches of `widen` → their shards without a list
+        self._waiting: dict[Latch, set[int]] = {}  # latches of `widen` that are closed → their shards
         self._departures = 0  # that are queued, and not in the store yet
         self._gained = asyncio.Event()  # set while a shard is held
 
@@ -81,15 +81,17 @@ class Scope:
         """
         wanted = set(shards)
         if unknown := wanted - set(range(self.sharding.shards)):
-            raise CacheError(f"there is no shard {min(unknown)}: the shards are 0 to {self.sharding.shards - 1}")
+            raise CacheError(
+                f"there is no shard {min(unknown)}: the shards are 0 to {self.sharding.shards - 1}"
+            )
         latch = Latch(f"lists of the shards {sorted(wanted)}")
         new = wanted - self.held
         if new:
             self.widenings += 1
             self._widened |= dict.fromkeys(new, self.widenings)
             self._hold(self.held | new)
-        if missing := wanted - self._listed:
-            self._waiting[latch] = missing
+        if not wanted <= self._listed:
+            self._waiting[latch] = wanted
         else:
             latch.open()
         return new, latch
@@ -106,7 +108,7 @@ class Scope:
             self._listed -= gone
             for shard in gone:
                 del self._widened[shard]
-            self._waiting = {latch: left for latch, left in self._waiting.items() if not left & gone}
+            self._waiting = {latch: each for latch, each in self._waiting.items() if not each & gone}
             self._hold(self.held - gone)
         return gone
 
@@ -128,9 +130,8 @@ class Scope:
     def listed(self, widenings: int) -> None:
         """Note that a list is in the store that began after so many widenings."""
         self._listed |= {shard for shard, number in self._widened.items() if number <= widenings}
-        for latch, missing in tuple(self._waiting.items()):
-            missing -= self._listed
-            if not missing:
+        for latch, shards in tuple(self._waiting.items()):
+            if shards <= self._listed:
                 del self._waiting[latch]
                 latch.open()
 

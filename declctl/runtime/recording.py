@@ -266,8 +266,8 @@ class FileRecorder:
                 ]
                 entries.append(StreamChanges(applied.at, stream.number, objects))
                 yield entries
-            case Bookmark() | SyncAll():
-                return
+            case Bookmark() | SyncAll() | Departure():
+                return  # no call is made for objects of shards that depart
 
     def _packed_list(
         self, stream: _Stream, records: Sequence[Record], whole: StreamList
