@@ -36,7 +36,7 @@ from declctl.informer.queues.namespaced_fifo import NamespacedFIFO
 from declctl.informer.queues.real_fifo import Batch, Bookmark, Departure, Replacement, SyncAll
 from declctl.informer.queues.scoped_fifo import ScopedFIFO
 from declctl.informer.reflector.namespaces import NamespaceReflectors, NamespaceStatistics, SourcesByNamespace
-from declctl.informer.reflector.reflector import DEFAULT_OPTIONS, AnyReflector, Reflector, ReflectorOptions
+from declctl.informer.reflector.reflector import DEFAULT_OPTIONS, Reflector, ReflectorOptions
 from declctl.informer.reflector.statistics import ReflectorStatistics
 from declctl.informer.scope import Scope
 from declctl.informer.source import Decoding, Source
@@ -161,7 +161,7 @@ class SharedIndexInformer:
             self._applier = Applier(self.indexer, uid_change=uid_change, in_order=queue == "RealFIFO")
         self._slices = Slices()  # the initial notifications, replays and reprojections that are under way
         made = make_queue(queue, self.indexer.known) if scope is None else ScopedFIFO(scope)
-        reflectors: AnyReflector | None = None
+        reflectors = None
         if isinstance(source, SourcesByNamespace):
             made = NamespacedFIFO()
             reflectors = NamespaceReflectors(
@@ -173,16 +173,6 @@ class SharedIndexInformer:
                 options=options,
                 on_fault=on_fault,
             )
-        elif scope is not None:
-            reflectors = Reflector(
-                source,
-                made,
-                clock=self._clock,
-                known=self.indexer.known().get,
-                options=options,
-                on_fault=on_fault,
-                scope=scope,
-            )
         self.controller = Controller(
             Config(
                 queue=made,
@@ -192,6 +182,7 @@ class SharedIndexInformer:
                 options=options,
                 on_fault=on_fault,
                 known=self.indexer.known().get,
+                scope=scope,
                 clock=self._clock,
                 name=name,
             )
@@ -283,10 +274,10 @@ class SharedIndexInformer:
         self.has_kept = True
 
     def widen(self, shards: Iterable[int]) -> Latch:
-        """Have these shards in the cache, too; returns a latch that opens when a list of them is in the store.
+        """Have these shards in the cache, too; returns a latch that opens when they are in the store.
 
-        The list is of the most recent state, and begins after this call. Listeners are notified of the
-        objects from `open_shards` on. If one of the shards is narrowed away before, the latch does not open.
+        They are listed in the most recent state, after this call. Listeners are notified of the objects from
+        `open_shards` on. If one of the shards is narrowed away before, the latch does not open.
         Raises CacheError without a scope, and for a number that is no shard. On the loop.
         """
         new, latch = self._scoped().widen(shards)

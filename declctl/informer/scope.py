@@ -1,8 +1,8 @@
 """The scope of a cache: the shards that it has, which change while it runs.
 
 The walk of one shard: it is *held* from `widen` on, which requests a list of the most recent state; *listed*
-when a list that began afterwards is in the store; *open* from `open_shards` on, when listeners are notified of it.
-`close_shards` ends the notifications, and `narrow` lets its objects leave the store.
+when a list that began afterwards is in the store; *open* from `open_shards` on, when listeners are notified
+of it. `close_shards` ends the notifications, and `narrow` lets its objects leave the store.
 
 `Scope` keeps which shard is where. The informer changes it, the projection and the reflector filter by it.
 """
