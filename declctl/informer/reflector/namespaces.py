@@ -381,8 +381,8 @@ class NamespaceReflectors:
 _OF_A_MOMENT = frozenset(
     (
         "state", "resource_version", "last_event_at", "error", "error_type", "error_since", "missing",
-        "unavailable", "forbidden", "refused", "items_listed", "items_outside", "filtered_by_server", "events",
-        "last_decode_warning",
+        "unavailable", "forbidden", "refused", "items_listed", "items_outside", "filtered_by_server",
+        "events", "last_decode_warning",
     )
 )  # fmt: skip
 _SUMMED = tuple(each.name for each in fields(ReflectorStatistics) if each.name not in _OF_A_MOMENT)
