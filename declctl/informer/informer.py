@@ -317,6 +317,7 @@ class SharedIndexInformer:
             queue.depart(Departure(shards=gone))
             if not scope.held:
                 self.request_relist()  # ends the watch, and waits for a shard
+                queue.expect_nothing()
 
     def _scoped(self) -> Scope:
         if self.scope is None:

@@ -16,7 +16,9 @@ class ScopedFIFO(RealFIFO):
         self._nothing: Bookmark | None = None  # the entry of `expect_nothing`
 
     def expect_nothing(self) -> None:
-        """Sync without a list, because no shard is held."""
+        """Sync without a list, because no shard is held. No effect after the sync."""
+        if self.synced.is_open:
+            return
         self._populated = True
         self._nothing = Bookmark("")
         self._put(self._nothing)  # the consumer looks whether the queue has synced
