@@ -1,7 +1,7 @@
 """An informer whose scope of shards changes at any moment, against a server that changes and breaks off.
 
 Whatever happens: a listener hears of open shards alone, and what it hears adds up to them; a shard that
-leaves is no delete; a shard that comes is as new as that moment; the cache has the held shards, and no others.
+leaves is no delete; a shard that comes is as new as that moment; the cache has the held shards and no other.
 """
 
 import asyncio

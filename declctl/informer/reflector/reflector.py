@@ -281,7 +281,8 @@ class Reflector:
         try:
             match state:
                 case Starting(quorum):
-                    if self._scope is not None:
+                    if self._scope is not None and not self._scope.held:
+                        await self._detector.close()
                         await self._scope.until_held()
                     self._metrics.counts.rounds += 1
                     may_stream = (
@@ -452,6 +453,7 @@ class Reflector:
 
     async def _page(self, options: ListOptions) -> ListPage:
         await self._reachable()
+        self._need_shard()  # the last one may have left since the page before
         async with Deadline(self._clock, idle=_PAGE_DEADLINE, what="a LIST") as deadline:
 
             def note_progress() -> None:
@@ -485,11 +487,13 @@ class Reflector:
 
     def _shard_selector(self) -> str:
         """The selector of a request; empty for all objects. Raises RelistRequested if no shard is held."""
-        if self._scope is None:
-            return ""
-        if not self._scope.held:
+        self._need_shard()
+        return "" if self._scope is None or not self._selects_shards else self._scope.selector
+
+    def _need_shard(self) -> None:
+        """Raise RelistRequested if no shard is held: no request is sent before one is."""
+        if self._scope is not None and not self._scope.held:
             raise RelistRequested("no shard is held: the next one is listed")
-        return self._scope.selector if self._selects_shards else ""
 
     def _is_of_scope(self, began: _ListBeginning) -> bool:
         """Whether the scope has not changed since a list began."""
