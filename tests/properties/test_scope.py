@@ -238,7 +238,7 @@ class _World:
     streams=st.booleans(),
     steps=st.lists(_STEPS, min_size=10, max_size=60),
 )
-@settings(max_examples=int(__import__("os").environ.get("N", "150")), deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_whatever_the_scope_listeners_and_cache_have_its_objects(
     by: ShardKey, options: ReflectorOptions, streams: bool, steps: Any
 ) -> None:
