@@ -119,6 +119,7 @@ async def test_a_list_that_is_under_way_does_not_count_for_a_shard_that_comes():
         states: list[Any] = []
         source.list = widen_meanwhile
         await informed.clock.advance(5.0)
+        await informed.rest()
         assert states == [(True, False, ["demo/zero-0"])]
         assert answer[0].is_open
         assert sorted(informer.indexer.list_keys()) == ["demo/newer", "demo/one-0", "demo/zero-0"]
@@ -155,7 +156,7 @@ async def test_a_large_shard_is_introduced_in_slices_and_nothing_is_lost_or_doub
 
 
 async def test_the_status_shows_whether_the_server_filters():
-    """What is outside of the selector shows that it does not, and is counted; shardInfo shows the contrary."""
+    """Objects outside show that it does not, and are counted; shardInfo shows that it does."""
     informed = scoped(options=ReflectorOptions(watch_list=False))
     informer, source = informed.informer, informed.source
     async with informed.runs():
