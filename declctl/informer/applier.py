@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from declctl.decoding.projection import Projection, RecordRemaker
 from declctl.errors import CacheError, MalformedAnswer
 from declctl.informer.queues.real_fifo import Bookmark, Departure, Replacement
-from declctl.informer.scope import Scope
+from declctl.informer.scope import ShardScope
 from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.objects import (
     ChangeReason,
@@ -355,7 +355,7 @@ class ScopedApplier(Applier):
     The objects of a shard that comes are no differences that a watch has missed.
     """
 
-    def __init__(self, indexer: Indexer, scope: Scope) -> None:
+    def __init__(self, indexer: Indexer, scope: ShardScope) -> None:
         super().__init__(indexer)
         self._scope = scope
 

@@ -39,7 +39,7 @@ from declctl.informer.reflector.reflector import (
     Reflector,
     ReflectorOptions,
 )
-from declctl.informer.scope import Scope
+from declctl.informer.scope import ShardScope
 from declctl.informer.source import Source
 from declctl.informer.stores.indices import AnyIndexFunc, index_functions
 from declctl.informer.stores.lister import Lister
@@ -87,7 +87,7 @@ class Config:
     on_fault: Callable[[Exception], None] | None = None
     known: Known = nothing_known
     reflector: AnyReflector | None = None
-    scope: Scope | None = None
+    scope: ShardScope | None = None
     clock: Clock = field(default_factory=SystemClock)
     name: str = ""
 

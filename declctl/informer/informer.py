@@ -38,7 +38,7 @@ from declctl.informer.queues.scoped_fifo import ScopedFIFO
 from declctl.informer.reflector.namespaces import NamespaceReflectors, NamespaceStatistics, SourcesByNamespace
 from declctl.informer.reflector.reflector import DEFAULT_OPTIONS, Reflector, ReflectorOptions
 from declctl.informer.reflector.statistics import ReflectorStatistics
-from declctl.informer.scope import Scope
+from declctl.informer.scope import ShardScope
 from declctl.informer.source import Decoding, Source
 from declctl.informer.stores.indices import (
     NAMESPACE_INDEX,
@@ -135,7 +135,7 @@ class SharedIndexInformer:
         options: ReflectorOptions = DEFAULT_OPTIONS,
         on_fault: Callable[[Exception], None] | None = None,
         uid_change: UidChange = "recreate",
-        scope: Scope | None = None,
+        scope: ShardScope | None = None,
     ) -> None:
         self.name = name
         self.source = source
@@ -319,7 +319,7 @@ class SharedIndexInformer:
                 self.request_relist()  # ends the watch, and waits for a shard
                 queue.expect_nothing()
 
-    def _scoped(self) -> Scope:
+    def _scoped(self) -> ShardScope:
         if self.scope is None:
             raise CacheError(f"the informer of {self.name} has no scope of shards: it has all objects")
         return self.scope

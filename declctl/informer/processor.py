@@ -12,7 +12,7 @@ import msgspec
 
 from declctl.informer.applier import Notifications, resync_of
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
-from declctl.informer.scope import Scope
+from declctl.informer.scope import ShardScope
 from declctl.kit import Clock, Latch, call_on, running_loop
 from declctl.objects import ChangeReason, ChangeType, Notification, Record
 
@@ -40,7 +40,7 @@ class Introduction:
     With a scope, only objects of `shards` are introduced.
     """
 
-    def __init__(self, keys: Iterable[str], scope: Scope | None, shards: Iterable[int]) -> None:
+    def __init__(self, keys: Iterable[str], scope: ShardScope | None, shards: Iterable[int]) -> None:
         # Keys of objects that were cached at the beginning, and were not looked at since.
         self.pending: dict[str, None] = dict.fromkeys(keys)
         self._scope = scope
@@ -175,7 +175,7 @@ class SharedProcessor:
 
     slice_size = 500  # notifications of an introduction or replay until other tasks of the loop may run
 
-    def __init__(self, clock: Clock, scope: Scope | None = None) -> None:
+    def __init__(self, clock: Clock, scope: ShardScope | None = None) -> None:
         # Of the informer; None until `run` if it was made where no loop runs.
         self.loop = running_loop()
         self.scope = scope  # listeners are notified of its open shards alone

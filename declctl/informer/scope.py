@@ -4,7 +4,7 @@ The walk of one shard: it is *held* from `widen` on, which requests a list of th
 when a list that began afterwards is in the store; *open* from `open_shards` on, when listeners are notified
 of it. `close_shards` ends the notifications, and `narrow` lets its objects leave the store.
 
-`Scope` keeps which shard is where. The informer changes it, the projection and the reflector filter by it.
+`ShardScope` keeps which shard is where. The informer changes it; projection and reflector filter by it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from declctl.objects.resource import namespace_of
 from declctl.objects.shards import Sharding
 
 
-class Scope:
+class ShardScope:
     """The shards of one cache. Changed on the loop; `holds` may be called by the thread that decodes.
 
     - `sharding`: how objects are cut.

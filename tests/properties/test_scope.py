@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from declctl.decoding import Projection
 from declctl.errors import CacheError, Expired, Unreachable
 from declctl.informer import FakeControllerSource, ReflectorOptions, SharedIndexInformer
-from declctl.informer.scope import Scope
+from declctl.informer.scope import ShardScope
 from declctl.kit import Latch
 from declctl.objects import ChangeReason, ChangeType, ListOptions, ListPage, Notification, Record
 from declctl.objects.shards import Sharding, ShardKey
@@ -36,7 +36,7 @@ _STEPS = st.one_of(
     st.tuples(st.just("delete"), st.sampled_from(_KEYS)),
     st.tuples(st.just("recreate"), st.sampled_from(_KEYS)),
     st.tuples(st.sampled_from(["widen", "narrow", "open", "close"]), _shards),
-    st.tuples(st.sampled_from(["gain", "gain", "narrow", "widen"]), _shards),
+    st.tuples(st.sampled_from(["gain", "gain", "narrow", "gain_twice", "reopen"]), _shards),
     st.tuples(st.just("breathe"), st.integers(1, 6)),
     st.tuples(st.just("breathe"), st.integers(1, 12)),
     st.tuples(st.just("settle"), st.none()),
@@ -51,7 +51,7 @@ class _SlowLists(FakeControllerSource):
 
     async def list(self, options: ListOptions, **more: Any) -> ListPage:
         page = await super().list(options, **more)
-        for _ in range(3):
+        for _ in range(6):
             await asyncio.sleep(0)
         return page
 
@@ -84,7 +84,7 @@ class _World:
         self.sharding = Sharding(_SHARDS, by)
         self.clock, self.server = QuickClock(), _SlowLists()
         self.server.streams = streams
-        self.scope = Scope(self.sharding)
+        self.scope = ShardScope(self.sharding)
         self.informer = SharedIndexInformer(
             self.server, name="pods", clock=self.clock, options=options, scope=self.scope
         )
@@ -144,6 +144,20 @@ class _World:
     async def gain(self, shards: set[int]) -> None:
         self.widen(shards)
         await self.clock.settle()
+        self.open(shards)
+
+    async def gain_twice(self, shards: set[int]) -> None:
+        """Others come while a list of the first ones is under way."""
+        self.widen(shards)
+        await self.breathe(5)
+        self.widen({0, 1, 2})
+
+    async def reopen(self, shards: set[int]) -> None:
+        """While the shards are introduced, they are closed, and opened again."""
+        self.open(shards)
+        await self.breathe(1)
+        self.close(shards)
+        await self.breathe(1)
         self.open(shards)
 
     def narrow(self, shards: set[int]) -> None:

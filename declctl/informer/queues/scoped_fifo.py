@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from declctl.informer.queues.real_fifo import Batch, Bookmark, RealFIFO, Replacement
-from declctl.informer.scope import Scope
+from declctl.informer.scope import ShardScope
 from declctl.objects import Record
 
 
 class ScopedFIFO(RealFIFO):
     """A RealFIFO whose lists say after how many widenings of the scope they began. Used on one loop."""
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: ShardScope) -> None:
         super().__init__()
         self._scope = scope
         self._nothing: Bookmark | None = None  # the entry of `expect_nothing`

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from declctl.decoding.projection import Projection, nothing_known
 from declctl.errors import Expired, InvalidRequest, ServerError, TooLargeResourceVersion
-from declctl.informer.scope import Scope
+from declctl.informer.scope import ShardScope
 from declctl.informer.source import Source, has_selector
 from declctl.objects import (
     NO_ORDER,
@@ -62,7 +62,7 @@ class SeenObjects:
     A scope is as a selector. If it changed after the last list, a missing object proves nothing.
     """
 
-    def __init__(self, scope: Scope | None = None) -> None:
+    def __init__(self, scope: ShardScope | None = None) -> None:
         self._scope = scope
         self._changes = 0  # of the scope until the last list
         self._newest: Witness | Delta | None = None  # a Delta is converted to a Witness only for a proof

@@ -46,7 +46,7 @@ from declctl.informer.reflector.lists import (
 )
 from declctl.informer.reflector.resuming import PendingBatches, caught_up
 from declctl.informer.reflector.statistics import ReflectorMetrics, ReflectorStatistics
-from declctl.informer.scope import Scope
+from declctl.informer.scope import ShardScope
 from declctl.informer.source import ServerMonitor, Source, health_of, supports_watch_list, takes_progress
 from declctl.kit import Clock
 from declctl.kit.callbacks import must_propagate, plain, refuse_async
@@ -212,7 +212,7 @@ class Reflector:
         known: Known = nothing_known,
         options: ReflectorOptions = DEFAULT_OPTIONS,
         on_fault: Callable[[Exception], None] | None = None,
-        scope: Scope | None = None,
+        scope: ShardScope | None = None,
     ) -> None:
         refuse_async(on_fault, "on_fault")
         self.source = source

@@ -9,7 +9,7 @@ import pytest
 from declctl.decoding import Projection
 from declctl.errors import CacheError, InvalidRequest, ServerError, Unreachable
 from declctl.informer import FakeControllerSource, ReflectorOptions
-from declctl.informer.scope import Scope
+from declctl.informer.scope import ShardScope
 from declctl.objects import ChangeReason, EventType
 from declctl.objects.shards import Sharding, ShardKey
 from tests.rooms.informer.shapes import Informed, Recorder, made, pod, rest
@@ -25,7 +25,7 @@ def uids(shard: int, number: int) -> list[str]:
 
 def scoped(*, of_shard_0: int = 1, of_shard_1: int = 1, **more: Any) -> Informed:
     """An informer with a scope, and pods `zero-0`, … and `one-0`, … of two shards."""
-    made = Informed(scope=Scope(SHARDING), **more)
+    made = Informed(scope=ShardScope(SHARDING), **more)
     for shard, (name, number) in enumerate((("zero", of_shard_0), ("one", of_shard_1))):
         for position, uid in enumerate(uids(shard, number)):
             made.source.add(pod(f"{name}-{position}", uid=uid))
@@ -256,7 +256,7 @@ async def test_misuse_is_refused():
     with pytest.raises(CacheError, match="can't begin with kept objects"):
         informer.begin_with([], "7")
     with pytest.raises(CacheError, match="RealFIFO"):
-        made(scope=Scope(SHARDING), queue="DeltaFIFO")
+        made(scope=ShardScope(SHARDING), queue="DeltaFIFO")
     async with informed.runs():
         await rest(informed.clock)
         assert informed.source.requests == []
