@@ -6,7 +6,8 @@ leaves is no delete; a shard that comes is as new as that moment; the cache has 
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -18,7 +19,16 @@ from declctl.errors import CacheError, Expired, Unreachable
 from declctl.informer import FakeControllerSource, ReflectorOptions, SharedIndexInformer
 from declctl.informer.scope import ShardScope
 from declctl.kit import Latch
-from declctl.objects import ChangeReason, ChangeType, ListOptions, ListPage, Notification, Record
+from declctl.objects import (
+    ChangeReason,
+    ChangeType,
+    ListOptions,
+    ListPage,
+    Notification,
+    Record,
+    WatchEvent,
+    WatchOptions,
+)
 from declctl.objects.shards import Sharding, ShardKey
 from tests.properties.folding import State, states
 from tests.properties.informer_world import QuickClock, instrumented
@@ -46,14 +56,20 @@ _STEPS = st.one_of(
 )
 
 
-class _SlowLists(FakeControllerSource):
-    """A server whose answers to LISTs are on their way for a while."""
+class _SlowServer(FakeControllerSource):
+    """A server whose answers are decoded, and on their way, for a while."""
 
     async def list(self, options: ListOptions, **more: Any) -> ListPage:
         page = await super().list(options, **more)
         for _ in range(6):
             await asyncio.sleep(0)
         return page
+
+    async def watch(self, options: WatchOptions, **more: Any) -> AsyncGenerator[Sequence[WatchEvent], None]:
+        async with aclosing(super().watch(options, **more)) as batches:
+            async for batch in batches:
+                await asyncio.sleep(0)
+                yield batch
 
 
 class _Listener:
@@ -82,7 +98,7 @@ class _Listener:
 class _World:
     def __init__(self, by: ShardKey, options: ReflectorOptions, *, streams: bool) -> None:
         self.sharding = Sharding(_SHARDS, by)
-        self.clock, self.server = QuickClock(), _SlowLists()
+        self.clock, self.server = QuickClock(), _SlowServer()
         self.server.streams = streams
         self.scope = ShardScope(self.sharding)
         self.informer = SharedIndexInformer(
@@ -237,6 +253,7 @@ class _World:
         await asyncio.wait([self.task])
         assert [*self.wrong, *(fault for each in self.listeners for fault in each.wrong)] == []
         assert self.informer.has_synced
+        assert self.informer.statistics().reflector.inconsistencies == 0
         assert cached == self.there(self.held)
         assert told == [self.there(self.opened)] * len(told)
 

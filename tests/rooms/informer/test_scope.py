@@ -84,6 +84,12 @@ async def test_a_second_shard_widens_the_requests_and_the_first_is_told_nothing(
         assert late.lines() == ["Added demo/zero-0"]
         informer.resync_now(late)
         assert late.lines() == ["Added demo/zero-0", "Resync demo/zero-0"]
+        deferred = Recorder()
+        informer.add_listener(deferred, deferred=True)
+        informer.open_shards({1})
+        await informed.rest()
+        assert deferred.faults == []
+        assert set(deferred.folded) == set(informed.source.objects)
         informer.narrow({0})
         informed.source.modify(pod("zero-0"))
         await informed.rest()
@@ -206,12 +212,15 @@ async def test_a_narrower_scope_is_no_other_history():
         informer.widen({0, 1})
         await informed.rest()
         source.modify(pod("one-0"))
-        await informed.rest()
+        source.cut(Unreachable("reset"))
+        await informed.clock.advance(40.0)
         informer.narrow({1})
         source.cut(Unreachable("reset"))
         await informed.clock.advance(40.0)
         figures = informer.statistics().reflector
-        assert (figures.rollbacks, figures.lists, len(source.checks())) == (0, 1, 1)
+        assert (figures.rollbacks, figures.lists) == (0, 1)
+        # A scope is as a selector: only the witness is compared.
+        assert {each.field_selector for each in source.checks()} == {"metadata.name=one-0"}
         assert (figures.state, informer.indexer.list_keys()) == ("Watching", ["demo/zero-0"])
 
 
@@ -239,6 +248,13 @@ def test_what_is_outside_is_not_decoded_further():
             page = one.page(msgspec.json.encode({"kind": "PodList", "metadata": {}, "items": objects}))
             assert ([each.key for each in page.records], page.outside) == (["demo/mine"], 1)
     assert plain.statistics().objects == 4
+    broken = b'{"metadata":{"name":"other","uid":"other","resourceVersion":"5"},"spec":{"x":"\xff"}}'
+    for line in (b'{"type":"MODIFIED","object":%b}' % broken, b'{"object":%b,"type":"ADDED"}' % broken):
+        told = plain.event(line)
+        assert (told.type, told.resource_version, told.decode_warning) == (EventType.OUTSIDE, "5", "")
+    # A page of which no object can be used is an error, but not if the others are outside.
+    items = b'{"kind":"PodList","metadata":{},"items":[%b,{"metadata":{}}]}' % broken
+    assert (len(plain.page(items).skipped), plain.page(items).outside) == (1, 1)
     assert set(seen) == {"mine"}
 
 
