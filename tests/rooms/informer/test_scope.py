@@ -252,6 +252,8 @@ def test_what_is_outside_is_not_decoded_further():
     for line in (b'{"type":"MODIFIED","object":%b}' % broken, b'{"object":%b,"type":"ADDED"}' % broken):
         told = plain.event(line)
         assert (told.type, told.resource_version, told.decode_warning) == (EventType.OUTSIDE, "5", "")
+    odd = msgspec.json.encode({"object": pod("mine", uid="mine", labels=7), "type": "ADDED"})
+    assert (plain.event(odd).type, plain.event(odd).decode_warning) == (EventType.ADDED, "")
     # A page of which no object can be used is an error, but not if the others are outside.
     items = b'{"kind":"PodList","metadata":{},"items":[%b,{"metadata":{}}]}' % broken
     assert (len(plain.page(items).skipped), plain.page(items).outside) == (1, 1)
