@@ -248,7 +248,7 @@ def test_what_is_outside_is_not_decoded_further():
             page = one.page(msgspec.json.encode({"kind": "PodList", "metadata": {}, "items": objects}))
             assert ([each.key for each in page.records], page.outside) == (["demo/mine"], 1)
     assert plain.statistics().objects == 4
-    broken = b'{"metadata":{"name":"other","uid":"other","resourceVersion":"5"},"spec":{"x":"\xff"}}'
+    broken = b'{"metadata":{"name":"other","uid":"other","resourceVersion":"5"},"spec":{"x":tru}}'
     for line in (b'{"type":"MODIFIED","object":%b}' % broken, b'{"object":%b,"type":"ADDED"}' % broken):
         told = plain.event(line)
         assert (told.type, told.resource_version, told.decode_warning) == (EventType.OUTSIDE, "5", "")
