@@ -248,10 +248,10 @@ def test_what_is_outside_is_not_decoded_further():
             page = one.page(msgspec.json.encode({"kind": "PodList", "metadata": {}, "items": objects}))
             assert ([each.key for each in page.records], page.outside) == (["demo/mine"], 1)
     assert plain.statistics().objects == 4
-    broken = b'{"metadata":{"name":"other","uid":"other","resourceVersion":"5"},"spec":{"x":tru}}'
-    for line in (b'{"type":"MODIFIED","object":%b}' % broken, b'{"object":%b,"type":"ADDED"}' % broken):
-        told = plain.event(line)
-        assert (told.type, told.resource_version, told.decode_warning) == (EventType.OUTSIDE, "5", "")
+    meta = b'{"name":"other","uid":"other","resourceVersion":"5"}'
+    broken = b'{"kind":"Pod","apiVersion":"v1","metadata":%b,"spec":{"x":tru}}' % meta
+    told = plain.event(b'{"type":"MODIFIED","object":%b}' % broken)
+    assert (told.type, told.resource_version, told.decode_warning) == (EventType.OUTSIDE, "5", "")
     odd = msgspec.json.encode({"object": pod("mine", uid="mine", labels=7), "type": "ADDED"})
     assert (plain.event(odd).type, plain.event(odd).decode_warning) == (EventType.ADDED, "")
     # A page of which no object can be used is an error, but not if the others are outside.
