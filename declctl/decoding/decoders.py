@@ -113,6 +113,30 @@ class SeenFinalizers:
         return found
 
 
+Holds = Callable[[str | None, str], bool]
+"""Whether an object with this namespace (None if it is cluster-scoped) and uid is held here."""
+
+
+class Restriction:
+    """Leaves out the objects of which `holds` returns False; without `holds`, none. Used by one thread."""
+
+    def __init__(self, holds: Holds | None) -> None:
+        self.holds = holds
+        self.version: str | None = None  # of an object that was left out, until it is taken
+
+    def leaves_out(self, namespace: str | None, uid: str, version: str) -> bool:
+        """Whether an object is left out; then its version can be taken."""
+        if self.holds is None or self.holds(namespace or None, uid):
+            return False
+        self.version = version
+        return True
+
+    def take(self) -> str | None:
+        """The version of the last object if it was left out, else None. Returned once."""
+        version, self.version = self.version, None
+        return version
+
+
 class PartialMetadata(msgspec.Struct, gc=False, frozen=True):
     """The metadata that every record needs; labels, finalizers and managed fields stay raw."""
 

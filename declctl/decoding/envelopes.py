@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from declctl.decoding.decoders import WholeObjects
+from declctl.decoding.decoders import Restriction, WholeObjects
 from declctl.errors import MalformedAnswer
 from declctl.objects import answers
 from declctl.objects.answers import (
@@ -210,11 +210,17 @@ class ListItems:
     """
 
     def __init__(
-        self, envelopes: Envelopes, record: Callable[[bytes], Record | None], whole: WholeObjects
+        self,
+        envelopes: Envelopes,
+        record: Callable[[bytes], Record | None],
+        whole: WholeObjects,
+        restriction: Restriction,
     ) -> None:
         self._envelopes = envelopes
         self._record = record
         self._whole = whole
+        self._restriction = restriction
+        self._outside = 0  # items that it has left out
         self._records: list[Record] = []
         self._skipped: list[str] = []
         self._kept_raw: list[str] = []
@@ -228,6 +234,8 @@ class ListItems:
             self._skip(unexpected_kind.reason)
             return
         record = self._record(raw)
+        if record is None and self._restriction.take() is not None:
+            self._outside += 1
         if self._whole.decode_warning:
             (self._skipped if record is None else self._kept_raw).append(self._whole.take_decode_warning())
         if record is not None:
@@ -252,7 +260,7 @@ class ListItems:
         metadata, items = self._envelopes.page(body)
         for raw in items:
             self.read_or_skip(raw)
-        if self._skipped and not self._records:
+        if self._skipped and not self._records and not self._outside:
             # Used as an empty list, it would empty the cache.
             raise MalformedAnswer(f"no object of a LIST can be used; the first: {self._skipped[0]}")
         # A server may write any value here; only a number is used.
@@ -264,6 +272,8 @@ class ListItems:
             remaining=remaining if isinstance(remaining, int) else None,
             skipped=self._skipped,
             kept_raw=self._kept_raw,
+            outside=self._outside,
+            shard_selector=str(mapping(metadata.get("shardInfo")).get("selector") or ""),
         )
 
 

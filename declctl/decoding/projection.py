@@ -23,8 +23,10 @@ from declctl.decoding.decoders import (
     MANAGED_FIELDS_KEY,
     MANAGED_FIELDS_NAME,
     FieldCutter,
+    Holds,
     InternTables,
     PartialDecoder,
+    Restriction,
     SeenFinalizers,
     Transform,
     TransformRunner,
@@ -71,6 +73,7 @@ def fast_reader(  # noqa: C901
     *,
     drops_managed_fields: bool,
     seen: SeenFinalizers,
+    restriction: Restriction | None = None,
 ) -> FastReader:
     """The fast path of a projection without a transform that drops no field but `managedFields`.
 
@@ -78,6 +81,8 @@ def fast_reader(  # noqa: C901
     mark in its place. If the decoder finds the mark in the metadata, the right field was cut. The value is
     taken to end at the first closing bracket. If that bracket closes an inner list, or is within a string,
     then the rest has a bracket or a quote too many, and can't be decoded; the slow path reads the object.
+
+    It also returns None for an object that `restriction` leaves out, which is noted there.
     """
     decode = partial.decode
     encode = layout.codec.encode
@@ -107,6 +112,9 @@ def fast_reader(  # noqa: C901
         if not name or not version or REVISION_BREAK in uid:
             return None
         if drops_managed_fields and meta.managedFields != mark:
+            return None
+        # Before anything is made of the object: most objects may be outside.
+        if restriction is not None and restriction.leaves_out(namespace, uid, version):
             return None
         key = f"{namespace}/{name}" if namespace else name
         revision = f"{uid}{REVISION_BREAK}{version}"
@@ -201,20 +209,34 @@ class Projection:
         self._whole = WholeObjects(
             self.layout, self._interned, drop_fields=self._drop_fields, transforming=self._transforming
         )
-        self._fast_reader = None
-        if self._cutter is None and transform is None:
-            self._fast_reader = fast_reader(
-                self._partial,
-                self._interned,
-                self.layout,
-                drops_managed_fields=self._drop_managed,
-                seen=self.finalizers,
-            )
+        self._restriction = Restriction(None)
+        self._fast_reader = self._new_fast_reader()
         self._objects = 0
+
+    def restrict(self, holds: Holds | None) -> None:
+        """Leave out the objects of which `holds` returns False; with None, as at first, none.
+
+        `holds` is called by the decoding thread, before anything but the identity of an object is used. An
+        event of an object that is left out becomes an OUTSIDE event. Called between two events.
+        """
+        self._restriction = Restriction(holds)
+        self._fast_reader = self._new_fast_reader()
+
+    def _new_fast_reader(self) -> FastReader | None:
+        if self._cutter is not None or self._transforming.transform is not None:
+            return None
+        return fast_reader(
+            self._partial,
+            self._interned,
+            self.layout,
+            drops_managed_fields=self._drop_managed,
+            seen=self.finalizers,
+            restriction=None if self._restriction.holds is None else self._restriction,
+        )
 
     def with_transform(self, transform: Transform | None) -> "Projection":
         """The same projection with another transform; its layout and its figures are its own."""
-        return Projection(
+        made = Projection(
             api_version=self.layout.api_version,
             kind=self.layout.kind,
             paths=self.layout.positions,
@@ -223,6 +245,8 @@ class Projection:
             codec=self.layout.codec,
             metadata_only=self._metadata_only,
         )
+        made.restrict(self._restriction.holds)
+        return made
 
     def events(
         self, lines: Iterable[bytes], *, known: Known = nothing_known
@@ -263,7 +287,7 @@ class Projection:
         return events[0]
 
     def record(self, raw: bytes, *, known: Known = nothing_known) -> Record | None:
-        """The record of one object; None if the transform dropped it or failed on it.
+        """The record of one object; None if it is left out, or if the transform dropped it or failed on it.
 
         `known` returns the cached record of a key. If the object has the same version, that record is
         returned, so that an unchanged object of a relist is neither compressed again nor kept twice. Raises
@@ -274,18 +298,22 @@ class Projection:
             if record is not None:
                 self._objects += 1
                 return record
+            if self._restriction.version is not None:
+                return None
         return self._slow_record(raw, known)
 
-    def _slow_record(self, raw: bytes, known: Known) -> Record | None:
+    def _slow_record(self, raw: bytes, known: Known) -> Record | None:  # noqa: C901 - each step as it is needed
         try:
             meta, values = self._partial.decode(raw)
         except msgspec.ValidationError:
-            return self._whole.read(raw)
+            return self._restricted(self._whole.read(raw))
         except UNREADABLE as fault:
-            return self._whole.kept_raw(raw, fault)
+            return self._restricted(self._whole.kept_raw(raw, fault))
         name, namespace = meta.name, meta.namespace
         if not name:
             raise no_name(raw)
+        if self._restriction.leaves_out(namespace, meta.uid, meta.resourceVersion):
+            return None
         key = f"{namespace}/{name}" if namespace else name
         revision = revision_of(meta.uid, meta.resourceVersion)
         held = None if known is nothing_known else known(key)
@@ -330,7 +358,7 @@ class Projection:
 
     def items(self, *, known: Known = nothing_known) -> ListItems:
         """A reader for the items of one LIST answer, one by one; `known` is as in `record`."""
-        return ListItems(self._envelopes, partial(self.record, known=known), self._whole)
+        return ListItems(self._envelopes, partial(self.record, known=known), self._whole, self._restriction)
 
     def statistics(self) -> ProjectionStatistics:
         """The figures so far."""
@@ -344,7 +372,18 @@ class Projection:
             self.layout.codec.statistics(),
         )
 
+    def _restricted(self, record: Record | None) -> Record | None:
+        """A record of which the identity was not looked at before; None if it is left out."""
+        if record is None or not self._restriction.leaves_out(
+            record.object_key.namespace, record.uid, record.resource_version
+        ):
+            return record
+        self._whole.take_decode_warning()
+        return None
+
     def _slow_event(self, line: bytes, known: Known) -> WatchEvent:
+        if (version := self._restriction.take()) is not None:
+            return WatchEvent(EventType.OUTSIDE, None, version)  # found by the fast path
         prefix, change, start = self._opening
         if not line.startswith(prefix) or not line.endswith(b"}"):
             return self._event_in_envelope(line, known)
@@ -368,6 +407,8 @@ class Projection:
 
     def _event_of(self, change: EventType, record: Record | None, raw: bytes) -> WatchEvent:
         if record is None:
+            if (version := self._restriction.take()) is not None:
+                return WatchEvent(EventType.OUTSIDE, None, version)
             # The transform dropped the object: a cached state of it has to be removed.
             change, record = EventType.DROPPED, self._whole.gone(raw)
         return WatchEvent(change, record, decode_warning=self._whole.take_decode_warning())

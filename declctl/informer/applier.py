@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from declctl.decoding.projection import Projection, RecordRemaker
 from declctl.errors import CacheError, MalformedAnswer
 from declctl.informer.queues.real_fifo import Bookmark, Departure, Replacement
+from declctl.informer.scope import ShardScope
 from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.objects import (
     ChangeReason,
@@ -169,13 +170,13 @@ class Applier:
             removed: list[Notification] = []
             for key in keys:
                 self._remove(key, None, removed, _RELIST, now)
-            self.differences += _differences(removed)
+            self.differences += self._differences(removed)
             yield removed
         reason, records = _INITIAL if replacement.initial else _RELIST, replacement.records
         for start in range(0, len(records), self.slice_size):
             put = self._put_all(records[start : start + self.slice_size], reason, now)
             if reason is _RELIST:
-                self.differences += _differences(put)
+                self.differences += self._differences(put)
             yield put
 
     def bookmark(self, bookmark: Bookmark) -> None:
@@ -183,15 +184,16 @@ class Applier:
         self._indexer.bookmark(bookmark.resource_version)
 
     def depart(self, departure: Departure, now: float) -> Iterator[Notifications]:
-        """Remove all objects of a namespace, as out of scope; yields the notifications, a slice at a time."""
+        """Remove all objects that depart, as out of scope; yields the notifications, a slice at a time."""
         indexer = self._indexer
-        keys = iter([record.key for record in indexer.list_by_namespace(departure.namespace)])
+        records = iter(self._candidates(departure))
         indexer.is_being_replaced = True
         try:
-            while part := tuple(islice(keys, self.slice_size)):
+            while part := tuple(islice(records, self.slice_size)):
                 removed: list[Notification] = []
-                for key in part:
-                    self._remove(key, None, removed, ChangeReason.OUT_OF_SCOPE, now)
+                for record in part:
+                    if self._departs(record, departure):
+                        self._remove(record.key, None, removed, ChangeReason.OUT_OF_SCOPE, now)
                 yield removed
         finally:
             indexer.is_being_replaced = False
@@ -204,6 +206,19 @@ class Applier:
     def _existing(self, replacement: Replacement) -> Collection[str]:  # noqa: ARG002 - for subclasses
         """The keys of the stored objects that a list replaces."""
         return self._indexer.known().keys()
+
+    def _candidates(self, departure: Departure) -> Sequence[Record]:
+        """The stored objects that may depart."""
+        assert departure.namespace is not None
+        return self._indexer.list_by_namespace(departure.namespace)
+
+    def _departs(self, record: Record, departure: Departure) -> bool:  # noqa: ARG002 - for subclasses
+        """Whether one of `_candidates` departs."""
+        return True
+
+    def _differences(self, notifications: Notifications) -> RelistDifferences:
+        """The differences between a list and the cache, by the notifications of the list."""
+        return _differences(notifications)
 
     def _bookmark(self, deltas: Sequence[Delta]) -> None:
         """Let the store reach the version of these deltas."""
@@ -294,7 +309,8 @@ class NamespacedApplier(Applier):
     def depart(self, departure: Departure, now: float) -> Iterator[Notifications]:
         """Remove all objects of a namespace, as out of scope; yields the notifications, a slice at a time."""
         yield from super().depart(departure, now)
-        self._versions.pop(departure.namespace, None)
+        if departure.namespace is not None:
+            self._versions.pop(departure.namespace, None)
         self._look_for_lowest()
 
     @property
@@ -331,6 +347,38 @@ class NamespacedApplier(Applier):
         self._lowest = min(versions, key=lambda each: version_order(versions[each]), default="")
         # Without a namespace the store has no version.
         self._indexer.last_store_sync_resource_version = versions.get(self._lowest, "")
+
+
+class ScopedApplier(Applier):
+    """Applies the changes of a cache with a scope of shards.
+
+    The objects of a shard that comes are no differences that a watch has missed.
+    """
+
+    def __init__(self, indexer: Indexer, scope: ShardScope) -> None:
+        super().__init__(indexer)
+        self._scope = scope
+
+    def replace(self, replacement: Replacement, now: float) -> Iterator[Notifications]:
+        """Replace all objects of the store; then the shards that the list has are listed."""
+        yield from super().replace(replacement, now)
+        self._scope.listed(replacement.widenings)
+
+    def depart(self, departure: Departure, now: float) -> Iterator[Notifications]:
+        """Remove all objects of these shards; yields the notifications, which no listener receives."""
+        yield from super().depart(departure, now)
+        self._scope.departed()
+
+    def _candidates(self, departure: Departure) -> Sequence[Record]:  # noqa: ARG002
+        return self._indexer.list()
+
+    def _departs(self, record: Record, departure: Departure) -> bool:
+        return self._scope.shard_of(record) in departure.shards
+
+    def _differences(self, notifications: Notifications) -> RelistDifferences:
+        if self._scope.all_listed:
+            return super()._differences(notifications)
+        return super()._differences([each for each in notifications if self._scope.is_listed(each.record)])
 
 
 def resync_of(record: Record, now: float) -> Notification:

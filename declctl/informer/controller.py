@@ -39,6 +39,7 @@ from declctl.informer.reflector.reflector import (
     Reflector,
     ReflectorOptions,
 )
+from declctl.informer.scope import ShardScope
 from declctl.informer.source import Source
 from declctl.informer.stores.indices import AnyIndexFunc, index_functions
 from declctl.informer.stores.lister import Lister
@@ -72,6 +73,7 @@ class Config:
     - `on_fault`: called on the loop with each fault of a LIST or WATCH (client-go's WatchErrorHandler).
     - `known`: returns the record that the store has under a key, or None.
     - `reflector`: fills the queue, in the place of one that is made of `source` with the options above.
+    - `scope`: that of the reflector.
     - `clock`: the system's by default.
     - `name`: for logs; by default the description of the source.
     """
@@ -85,6 +87,7 @@ class Config:
     on_fault: Callable[[Exception], None] | None = None
     known: Known = nothing_known
     reflector: AnyReflector | None = None
+    scope: ShardScope | None = None
     clock: Clock = field(default_factory=SystemClock)
     name: str = ""
 
@@ -260,6 +263,7 @@ def _reflector(config: Config) -> AnyReflector:
         known=config.known,
         options=config.options,
         on_fault=config.on_fault,
+        scope=config.scope,
     )
 
 

@@ -8,6 +8,7 @@ Attributes and methods of the source make it misbehave; `calm` ends that.
 import asyncio
 import copy
 import itertools
+import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +21,7 @@ from declctl.errors import ApiError, Expired, InvalidRequest, TooLargeResourceVe
 from declctl.informer.reflector.continuity import MOST_COMPARED
 from declctl.informer.source import Progress, ServerMonitor, no_progress
 from declctl.objects import EventType, KubeObject, ListOptions, ListPage, WatchEvent, WatchOptions, key_of
+from declctl.objects.shards import fnv1a
 
 
 class FakeEvent(msgspec.Struct, frozen=True):
@@ -157,6 +159,7 @@ def number_in(version: str | None) -> int:
     return int(version or 0)
 
 
+_SHARD_RANGE = re.compile(r"shardRange\(object\.metadata\.uid, '(0x\w+)', '(0x\w+)'\)")
 _BATCH = 256  # events that a watch yields together
 
 
@@ -167,10 +170,17 @@ class _Watcher:
     position: int  # in the events of the history: the first one that the watch has not received
     after: int  # only events of later versions are sent; -1 for all
     decode: Callable[[bytes], WatchEvent]
+    selects: Callable[[KubeObject], bool] | None  # of its shards; None for all objects
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # set when the watch has to look again
     bookmark: bool = False  # a bookmark is to be sent
     cut: bool = False  # the watch is to end
     fault: Exception | None = None  # raised when it was cut; None for a normal end
+
+    def receives(self, event: FakeEvent) -> bool:
+        """Whether the object of an event is of the shards that were selected."""
+        return (
+            self.selects is None or not event.key or self.selects(msgspec.json.decode(event.line)["object"])
+        )
 
 
 class FakeControllerSource:
@@ -187,6 +197,8 @@ class FakeControllerSource:
 
     - `requests`: the options of every LIST and WATCH, in order.
     - `streams`: whether the server has streaming lists.
+    - `filters_shards`: whether the server filters by a shard selector of uids, as with ShardedListAndWatch;
+      one that does not ignores it.
     - `watch_cache`: lists at any version ignore their limit.
     - `has_selector`, `health`: what the source says of itself, and the monitor of its server.
     - `ends_initial_events`: False withholds the bookmark that ends a streaming list.
@@ -204,6 +216,7 @@ class FakeControllerSource:
         self.health: ServerMonitor | None = None
         self.has_selector = False
         self.streams = True
+        self.filters_shards = False
         self.watch_cache = False
         self.ends_initial_events = True
         self.silent = False
@@ -345,12 +358,17 @@ class FakeControllerSource:
         items, version = self._history.listed(options)
         name = options.field_selector.partition("metadata.name=")[2]
         items = [obj for obj in items if name in ("", obj["metadata"]["name"])]
+        selects = self._shard_filter(options)
+        if selects is not None:
+            items = [obj for obj in items if selects(obj)]
         limit = options.limit
         # A watch cache answers a list at any version as a whole.
         if self.watch_cache and options.resource_version == "0":
             limit = None
         page, rest = items[:limit], items[limit:] if limit else []
         metadata: dict[str, Any] = {"resourceVersion": str(version)}
+        if selects is not None:
+            metadata["shardInfo"] = {"selector": options.shard_selector}
         if rest:
             metadata["continue"] = self._history.put_off(rest, version)
         raw = [msgspec.Raw(self._raw.get(key_in(obj)) or msgspec.json.encode(obj)) for obj in page]
@@ -370,7 +388,7 @@ class FakeControllerSource:
         asked = number_in(options.resource_version)
         # A version that has not come yet: the watch waits for it, and begins after it.
         after = asked if asked > self._history.version else -1
-        watcher = _Watcher(self._history.begin(options), after, decode)
+        watcher = _Watcher(self._history.begin(options), after, decode, self._shard_filter(options))
         anything = options.resource_version in (None, "", "0") and not self.silent
         begins_with_all = options.send_initial_events or anything
         # Built before the first yield: changes from here on are events of their own, and are sent once.
@@ -402,9 +420,11 @@ class FakeControllerSource:
     def _initial_events(
         self, options: WatchOptions, decode: Callable[[bytes], WatchEvent]
     ) -> Sequence[WatchEvent]:
+        selects = self._shard_filter(options)
         events = [
             decode(line_of(EventType.ADDED, self._raw.get(key) or obj))
             for key, obj in self._history.objects.items()
+            if selects is None or selects(obj)
         ]
         if options.send_initial_events and self.ends_initial_events:
             events.append(
@@ -422,7 +442,7 @@ class FakeControllerSource:
         try:
             for event in behind:
                 # A watch from a version that had not come yet receives only later versions.
-                if event.version > watcher.after:
+                if event.version > watcher.after and watcher.receives(event):
                     events.append(watcher.decode(event.line))  # noqa: PERF401 - those before a fault are sent
         except ApiError as fault:
             return events, fault
@@ -430,6 +450,14 @@ class FakeControllerSource:
             watcher.bookmark = False
             events.append(WatchEvent(EventType.BOOKMARK, None, str(self._history.version)))
         return events, None
+
+    def _shard_filter(self, options: ListOptions | WatchOptions) -> Callable[[KubeObject], bool] | None:
+        ranges = [
+            (int(begin, 16), int(end, 16)) for begin, end in _SHARD_RANGE.findall(options.shard_selector)
+        ]
+        if not ranges or not self.filters_shards:
+            return None
+        return lambda obj: any(begin <= fnv1a(obj["metadata"]["uid"]) < end for begin, end in ranges)
 
     def _change(self, kind: EventType, obj: KubeObject) -> KubeObject:
         stored = copy.deepcopy(obj)

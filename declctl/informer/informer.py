@@ -25,6 +25,7 @@ from declctl.informer.applier import (
     NamespacedApplier,
     RelistDifferences,
     Reprojection,
+    ScopedApplier,
     UidChange,
 )
 from declctl.informer.controller import Config, Controller, ControllerStatistics, QueueKind, alone, make_queue
@@ -33,9 +34,11 @@ from declctl.informer.listener import Listener, ProcessorListener, end_workers
 from declctl.informer.processor import ProcessorStatistics, Registration, SharedProcessor
 from declctl.informer.queues.namespaced_fifo import NamespacedFIFO
 from declctl.informer.queues.real_fifo import Batch, Bookmark, Departure, Replacement, SyncAll
+from declctl.informer.queues.scoped_fifo import ScopedFIFO
 from declctl.informer.reflector.namespaces import NamespaceReflectors, NamespaceStatistics, SourcesByNamespace
 from declctl.informer.reflector.reflector import DEFAULT_OPTIONS, Reflector, ReflectorOptions
 from declctl.informer.reflector.statistics import ReflectorStatistics
+from declctl.informer.scope import ShardScope
 from declctl.informer.source import Decoding, Source
 from declctl.informer.stores.indices import (
     NAMESPACE_INDEX,
@@ -109,6 +112,9 @@ class SharedIndexInformer:
     - `on_fault`: called on the loop with each fault of a LIST or WATCH.
     - `uid_change`: `recreate`, the default, notifies of another uid under a key as a delete and an add;
       `update` as one update, as in client-go.
+    - `scope`: the shards that the cache has, of this informer alone; None, the default, for all objects. It
+      changes by `widen`, `open_shards`, `close_shards` and `narrow`, also before the start. Raises CacheError
+      beside a set of namespaces, a DeltaFIFO and `update`.
 
     The informer belongs to the loop of `run`. Handlers and indexes may be added before that loop runs. While
     it runs, they may be added and removed from any thread; the call returns when the loop has done it.
@@ -129,6 +135,7 @@ class SharedIndexInformer:
         options: ReflectorOptions = DEFAULT_OPTIONS,
         on_fault: Callable[[Exception], None] | None = None,
         uid_change: UidChange = "recreate",
+        scope: ShardScope | None = None,
     ) -> None:
         self.name = name
         self.source = source
@@ -139,14 +146,22 @@ class SharedIndexInformer:
         self.indexer = Indexer(index_functions({**own, **(indexers or {})}))
         self._clock: Clock = clock or SystemClock()
         self._decoding = Decoding(source)
-        self.processor = SharedProcessor(self._clock)
-        self._applier = (
-            NamespacedApplier(self.indexer, uid_change=uid_change)
-            if by_namespace
-            else Applier(self.indexer, uid_change=uid_change, in_order=queue == "RealFIFO")
-        )
+        self.scope = scope
+        self.processor = SharedProcessor(self._clock, scope)
+        if scope is not None and (by_namespace or queue != "RealFIFO" or uid_change != "recreate"):
+            raise CacheError(
+                f"{name}: a scope of shards needs one source, the queue RealFIFO and uid_change 'recreate'"
+            )
+        if by_namespace:
+            self._applier: Applier = NamespacedApplier(self.indexer, uid_change=uid_change)
+        elif scope is not None:
+            self._applier = ScopedApplier(self.indexer, scope)
+            source.projection.restrict(scope.holds)
+        else:
+            self._applier = Applier(self.indexer, uid_change=uid_change, in_order=queue == "RealFIFO")
         self._slices = Slices()  # the initial notifications, replays and reprojections that are under way
-        made, reflectors = make_queue(queue, self.indexer.known), None
+        made = make_queue(queue, self.indexer.known) if scope is None else ScopedFIFO(scope)
+        reflectors = None
         if isinstance(source, SourcesByNamespace):
             made = NamespacedFIFO()
             reflectors = NamespaceReflectors(
@@ -167,6 +182,7 @@ class SharedIndexInformer:
                 options=options,
                 on_fault=on_fault,
                 known=self.indexer.known().get,
+                scope=scope,
                 clock=self._clock,
                 name=name,
             )
@@ -195,6 +211,9 @@ class SharedIndexInformer:
         # Only now, because the factory sets a projection of its own just before the start.
         if self._transform is not None:
             self.reproject(self.source.projection.with_transform(self._transform))
+        queue = self.controller.queue
+        if isinstance(queue, ScopedFIFO) and self.scope is not None and not self.scope.held:
+            queue.expect_nothing()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.controller.run(), name=f"informer {self.name}")
@@ -243,7 +262,7 @@ class SharedIndexInformer:
         """Begin with objects that an earlier process has kept, in the place of a list.
 
         They are used only if the server still has their history; then the cache is filled with their state of
-        now. Raises CacheError after the start, and for an informer of a set of namespaces.
+        now. Raises CacheError after the start, for an informer of a set of namespaces, and with a scope.
         """
         self._refuse_started("kept objects")
         reflector = self.controller.reflector
@@ -253,6 +272,57 @@ class SharedIndexInformer:
             )
         reflector.begin_with(records, resource_version)
         self.has_kept = True
+
+    def widen(self, shards: Iterable[int]) -> Latch:
+        """Have these shards in the cache, too; returns a latch that opens when they are in the store.
+
+        They are listed in the most recent state, after this call. Listeners are notified of the objects from
+        `open_shards` on. If one of the shards is narrowed away before, the latch does not open.
+        Raises CacheError without a scope, and for a number that is no shard. On the loop.
+        """
+        new, latch = self._scoped().widen(shards)
+        if new:
+            self.request_relist()
+        return latch
+
+    def open_shards(self, shards: Iterable[int]) -> None:
+        """Notify listeners of these shards: first of each cached object, as initial, then of each change.
+
+        A listener that was added for changes only is notified of changes only. Raises CacheError without a
+        scope, and for a shard of which no list is in the store. On the loop.
+        """
+        if new := self._scoped().open_shards(shards):
+            self._slices.start(self.processor.introduce_shards(new, self.indexer.known()))
+
+    def close_shards(self, shards: Iterable[int]) -> None:
+        """Notify listeners of these shards no longer; the cache keeps them. On the loop.
+
+        Raises CacheError without a scope.
+        """
+        closed = frozenset(shards)
+        self._scoped().close_shards(closed)
+        self.processor.close_shards(closed)
+
+    def narrow(self, shards: Iterable[int]) -> None:
+        """Close these shards, and let their objects leave the cache, of which no listener is notified.
+
+        The present watch goes on with its selector, and the next request has the narrower one. Raises
+        CacheError without a scope. On the loop.
+        """
+        scope, queue = self._scoped(), self.controller.queue
+        assert isinstance(queue, ScopedFIFO)
+        if gone := scope.narrow(shards):
+            self.processor.close_shards(gone)
+            # All that is queued later is of the shards that are held now: the reflector sees to that.
+            queue.depart(Departure(shards=gone))
+            if not scope.held:
+                self.request_relist()  # ends the watch, and waits for a shard
+                queue.expect_nothing()
+
+    def _scoped(self) -> ShardScope:
+        if self.scope is None:
+            raise CacheError(f"the informer of {self.name} has no scope of shards: it has all objects")
+        return self.scope
 
     def reproject(self, projection: Projection) -> None:
         """Decode with another projection from now on. Cached records stay as they are."""
@@ -461,7 +531,7 @@ class SharedIndexInformer:
         Returns the registration. Raises CacheError when the informer has stopped.
         """
         self._refuse_stopped()
-        registration = self._register(listener, resync_period, synced=None)
+        registration = self._register(listener, resync_period, synced=None, initial=initial)
         if not initial:
             self._give_with_sync(registration)
         elif deferred:
@@ -573,10 +643,13 @@ class SharedIndexInformer:
             namespaces=reflectors.namespaces() if isinstance(reflectors, NamespaceReflectors) else None,
         )
 
-    def _register(self, listener: Listener, period: float | None, *, synced: Latch | None) -> Registration:
+    def _register(
+        self, listener: Listener, period: float | None, *, synced: Latch | None, initial: bool = True
+    ) -> Registration:
         return self.processor.add_listener(
             listener,
             resync_period=self.resync_period if period is None else period,
+            initial=initial,
             synced=synced,
         )
 
@@ -599,6 +672,8 @@ class SharedIndexInformer:
         if self._reprojection is not None:
             self._reprojection.supersede()
         self._reprojection = reprojection
+        if self.scope is not None:
+            projection.restrict(self.scope.holds)
         self._decoding.exchange(projection)
 
     def _refuse_started(self, what: str) -> None:

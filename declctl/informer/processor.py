@@ -5,13 +5,14 @@ It keeps which listeners have not received all cached objects yet, and when resy
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import msgspec
 
 from declctl.informer.applier import Notifications, resync_of
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
+from declctl.informer.scope import ShardScope
 from declctl.kit import Clock, Latch, call_on, running_loop
 from declctl.objects import ChangeReason, ChangeType, Notification, Record
 
@@ -33,6 +34,50 @@ class ProcessorStatistics(msgspec.Struct, frozen=True):
     handlers: Mapping[str, ListenerStatistics]  # of library handlers, by name
 
 
+class Introduction:
+    """Initial notifications that are under way: of cached objects, for some registrations.
+
+    With a scope, only objects of `shards` are introduced.
+    """
+
+    def __init__(self, keys: Iterable[str], scope: ShardScope | None, shards: Iterable[int]) -> None:
+        # Keys of objects that were cached at the beginning, and were not looked at since.
+        self.pending: dict[str, None] = dict.fromkeys(keys)
+        self._scope = scope
+        self._shards = set(shards)
+
+    def awaits(self, record: Record) -> bool:
+        """Whether the initial notification of an object is still to come."""
+        return record.key in self.pending and self._has(record)
+
+    def take(self, notifications: Sequence[Notification]) -> Collection[int]:
+        """The positions of those that take the place of an initial notification, which does not come then."""
+        taken: set[int] = set()
+        for position, notification in enumerate(notifications):
+            if notification.key in self.pending and self._has(notification.record):
+                del self.pending[notification.key]
+                taken.add(position)
+        return taken
+
+    def initial(self, keys: Iterable[str], cache: Mapping[str, Record], now: float) -> Sequence[Notification]:
+        """The initial notifications of the pending ones of these keys, which are pending no longer."""
+        made: list[Notification] = []
+        for key in keys:
+            if key in self.pending:
+                del self.pending[key]
+                record = cache.get(key)
+                if record is not None and self._has(record):
+                    made.append(_initial(record, now))
+        return made
+
+    def close_shards(self, shards: Iterable[int]) -> None:
+        """Introduce no further object of these shards."""
+        self._shards -= set(shards)
+
+    def _has(self, record: Record) -> bool:
+        return self._scope is None or self._scope.shard_of(record) in self._shards
+
+
 class Registration:
     """A listener's registration at an informer (client-go's ResourceEventHandlerRegistration).
 
@@ -50,8 +95,14 @@ class Registration:
     """
 
     def __init__(
-        self, listener: Listener, processor: "SharedProcessor", *, synced: Latch | None = None
+        self,
+        listener: Listener,
+        processor: "SharedProcessor",
+        *,
+        initial: bool = True,
+        synced: Latch | None = None,
     ) -> None:
+        self.initial = initial  # it is introduced to objects that are cached already
         self.listener = listener
         self.processor = processor
         self.received_initial = Latch(f"registration {type(listener).__name__}")
@@ -60,9 +111,9 @@ class Registration:
         self.ended = Latch(f"end of registration {type(listener).__name__}")
         self.period = 0.0  # seconds between two resyncs, 0 for none
         self.due = float("inf")  # monotonic seconds of the next resync
-        # Keys of cached objects of which the listener has not been notified yet; None after the last one.
-        self.pending: dict[str, None] | None = None
-        self.postponed = False  # the initial notifications have not begun; `pending` is empty until then
+        self.introductions: list[Introduction] = []  # that are under way
+        self.is_joining = False  # notifications of the objects that were cached when it was added are to come
+        self.postponed = False  # these have not begun
 
     @property
     def name(self) -> str:
@@ -74,10 +125,12 @@ class Registration:
         """Whether the handler was called for the whole first sync (client-go's HasSynced)."""
         return self.synced.is_open
 
-    @property
-    def is_joining(self) -> bool:
-        """Whether initial notifications are still to come."""
-        return self.pending is not None
+    def knows(self, record: Record) -> bool:
+        """Whether the listener was notified of a cached object. On the loop."""
+        if self.postponed or any(each.awaits(record) for each in self.introductions):
+            return False
+        scope = self.processor.scope
+        return scope is None or scope.is_open(record)
 
     @property
     def removed(self) -> bool:
@@ -122,11 +175,13 @@ class SharedProcessor:
 
     slice_size = 500  # notifications of an introduction or replay until other tasks of the loop may run
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, scope: ShardScope | None = None) -> None:
         # Of the informer; None until `run` if it was made where no loop runs.
         self.loop = running_loop()
+        self.scope = scope  # listeners are notified of its open shards alone
         self._clock = clock
         self._registrations: dict[Registration, None] = {}  # in the order in which they were added
+        self._introductions: dict[Introduction, None] = {}  # that are under way
         self._syncing: dict[Registration, None] = {}  # those whose resync is in the queue
         self._distributed = 0  # these three as in ProcessorStatistics
         self.dropped = 0
@@ -134,13 +189,19 @@ class SharedProcessor:
         self.retimed = asyncio.Event()  # set when `next_due` may have changed
 
     def add_listener(
-        self, listener: Listener, *, resync_period: float = 0.0, synced: Latch | None = None
+        self,
+        listener: Listener,
+        *,
+        resync_period: float = 0.0,
+        initial: bool = True,
+        synced: Latch | None = None,
     ) -> Registration:
         """Register a listener for all further notifications.
 
-        `resync_period` is in seconds, 0 for none; the first resync is due after up to 1.1 periods.
+        `resync_period` is in seconds, 0 for none; the first resync is due after up to 1.1 periods. `initial`
+        False introduces it to no shard that is opened later.
         """
-        registration = Registration(listener, self, synced=synced)
+        registration = Registration(listener, self, initial=initial, synced=synced)
         registration.period = _period(resync_period)
         if registration.period:
             # Spread over a tenth of the period: listeners that are added together do not resync together.
@@ -171,23 +232,29 @@ class SharedProcessor:
             return  # without a listener the notifications of `Additions` are never made
         # Made here, once for all listeners.
         notifications = tuple(changes)
+        if (scope := self.scope) is not None and not scope.tells_all:
+            notifications = tuple([each for each in notifications if scope.is_open(each.record)])
+        # Once for each introduction, which several registrations may share.
+        taken = {each: each.take(notifications) for each in self._introductions}
         resyncs = any([n.type is _RESYNC for n in notifications])  # noqa: C419 - a generator costs twice as much
         # A copy: a listener may add or remove others while it is called.
         for registration in tuple(self._registrations):
             if registration.removed:
                 continue  # by a listener that was called in this loop
             given: Sequence[Notification] = notifications
+            if registration.postponed:
+                continue  # its initial notifications will include this change
+            if registration.introductions:
+                given = _admitted(
+                    given, [taken[each] for each in registration.introductions if each in taken]
+                )
             if resyncs and registration not in self._syncing:
                 given = [n for n in given if n.type is not _RESYNC]
-            if registration.pending is not None:
-                if registration.postponed:
-                    continue  # its initial notifications will include this change
-                given = _admitted(given, registration.pending)
             self._give(registration, given)
 
     def postpone(self, registration: Registration) -> None:
         """Send a listener nothing before `introduce`."""
-        registration.pending, registration.postponed = {}, True
+        registration.is_joining = registration.postponed = True
 
     def introduce(self, registration: Registration, cache: Mapping[str, Record]) -> Iterator[None]:
         """Send a listener one initial Added for each cached object, a slice at a time (client-go 202).
@@ -195,32 +262,57 @@ class SharedProcessor:
         An object that changes before its turn is sent in the new state; an object that is deleted before its
         turn is not sent.
         """
-        registration.postponed = False
-        pending = registration.pending = dict.fromkeys(cache)
-        # A change during this removes its key from `pending` and is sent at once, so the keys are copied.
-        keys = iter(list(pending))
-        while (part := tuple(islice(keys, self.slice_size))) and not registration.removed:
-            now = self._clock.now().timestamp()
-            part_given: list[Notification] = []
-            for key in part:
-                if key in pending:
-                    del pending[key]
-                    part_given.append(_initial(cache[key], now))
-            self._give(registration, part_given)
-            if pending:
-                yield
-        registration.pending = None
+        registration.is_joining, registration.postponed = True, False
+        yield from self._introduce([registration], cache, () if self.scope is None else self.scope.open)
+        registration.is_joining = False
         registration.joined.open()
+
+    def introduce_shards(self, shards: Iterable[int], cache: Mapping[str, Record]) -> Iterator[None]:
+        """Send listeners one initial Added for each cached object of opened shards, as in `introduce`.
+
+        A listener that was added for changes only is left out.
+        """
+        members = [each for each in self._registrations if each.initial and not each.postponed]
+        yield from self._introduce(members, cache, shards)
+
+    def close_shards(self, shards: Collection[int]) -> None:
+        """Introduce no further object of shards that were closed."""
+        for introduction in self._introductions:
+            introduction.close_shards(shards)
+
+    def _introduce(
+        self, registrations: Sequence[Registration], cache: Mapping[str, Record], shards: Iterable[int]
+    ) -> Iterator[None]:
+        introduction = Introduction(cache, self.scope, shards)
+        self._introductions[introduction] = None
+        for registration in registrations:
+            registration.introductions.append(introduction)
+        # A change during this removes its key from `pending` and is sent at once, so the keys are copied.
+        keys = iter(list(introduction.pending))
+        while part := tuple(islice(keys, self.slice_size)):
+            present = [each for each in registrations if not each.removed]
+            if not present:
+                break
+            notifications = introduction.initial(part, cache, self._clock.now().timestamp())
+            for registration in present:
+                self._give(registration, notifications)
+            if introduction.pending:
+                yield
+        del self._introductions[introduction]
+        for registration in registrations:
+            registration.introductions.remove(introduction)
 
     def resync(self, registration: Registration, cache: Mapping[str, Record]) -> Iterator[None]:
         """Send a listener a resync for each cached object, a slice at a time."""
         keys = iter(list(cache))
         while (part := tuple(islice(keys, self.slice_size))) and not registration.removed:
-            if registration.pending is not None:
+            if registration.is_joining:
                 return  # the initial notifications are under way, and include every object
             now = self._clock.now().timestamp()
-            found = (cache.get(key) for key in part)
-            self._give(registration, [resync_of(record, now) for record in found if record is not None])
+            found = [record for key in part if (record := cache.get(key)) is not None]
+            if self.scope is not None:
+                found = [record for record in found if registration.knows(record)]
+            self._give(registration, [resync_of(record, now) for record in found])
             yield
 
     def due(self) -> tuple[Registration, ...]:
@@ -294,18 +386,19 @@ class SharedProcessor:
             )
 
 
-def _admitted(notifications: Sequence[Notification], pending: dict[str, None]) -> Sequence[Notification]:
+def _admitted(
+    notifications: Sequence[Notification], taken: Sequence[Collection[int]]
+) -> Sequence[Notification]:
     """The notifications for a listener whose initial ones are under way.
 
-    The first change of a pending key becomes its initial Added, or nothing if the object was deleted.
+    Those at the positions `taken` are the first ones of a pending object: each becomes its initial Added, or
+    nothing if the object was deleted.
     """
     admitted: list[Notification] = []
-    for notification in notifications:
-        if notification.key not in pending:
+    for position, notification in enumerate(notifications):
+        if not any(position in positions for positions in taken):
             admitted.append(notification)
-            continue
-        del pending[notification.key]
-        if notification.type is not _DELETED:
+        elif notification.type is not _DELETED:
             admitted.append(_initial(notification.record, notification.received_at))
     return admitted
 

@@ -526,8 +526,8 @@ def record_of(view: ObjectView) -> Record:
 class EventType(StrEnum):
     """The types of watch events.
 
-    DROPPED and SKIPPED are no types of Kubernetes. DROPPED: the transform left the object out of the cache.
-    SKIPPED: the object is of another kind than the expected one.
+    The last three are no types of Kubernetes. DROPPED: the transform left the object out of the cache.
+    SKIPPED: the object is of another kind than the expected one. OUTSIDE: it is of a shard that is not held.
     """
 
     ADDED = "ADDED"
@@ -536,10 +536,11 @@ class EventType(StrEnum):
     BOOKMARK = "BOOKMARK"
     DROPPED = "DROPPED"
     SKIPPED = "SKIPPED"
+    OUTSIDE = "OUTSIDE"
 
 
 class WatchEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event of a WATCH. `record` is None for a bookmark, and for what was skipped.
+    """One event of a WATCH. `record` is None for a bookmark, and for what was skipped or is outside.
 
     `version` is that of an event without a record. `decode_warning` says why the object was skipped, or why
     only a part of it could be read; it is empty for an object that was read in full.
@@ -776,3 +777,5 @@ class ListPage(msgspec.Struct, frozen=True):
     remaining: int | None  # items on further pages, if the server says so
     skipped: Sequence[str] = ()  # a sentence for each item that can't be used: of another kind, or unreadable
     kept_raw: Sequence[str] = ()  # a sentence for each record of which only the metadata could be read
+    outside: int = 0  # items of shards that are not held
+    shard_selector: str = ""  # the one by which the server has filtered; empty if it has not

@@ -170,7 +170,8 @@ class ListOptions(msgspec.Struct, frozen=True):
     `resource_version` None is the most recent (quorum read), "0" is any version.
     `resource_version_match` is `Exact` or `NotOlderThan`. The selectors leave something of what the
     source gives, and so does `namespace` where the source is of all namespaces; a source that does not
-    know it ignores it.
+    know it ignores it. `shard_selector` is as `Sharding.selector` makes it; a server that does not know it
+    ignores it.
     """
 
     resource_version: str | None = None
@@ -180,6 +181,7 @@ class ListOptions(msgspec.Struct, frozen=True):
     label_selector: str = ""
     field_selector: str = ""
     namespace: str | None = None
+    shard_selector: str = ""
 
 
 class WatchOptions(msgspec.Struct, frozen=True):
@@ -197,3 +199,4 @@ class WatchOptions(msgspec.Struct, frozen=True):
     send_initial_events: bool = False
     label_selector: str = ""
     field_selector: str = ""
+    shard_selector: str = ""

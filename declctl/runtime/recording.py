@@ -255,8 +255,8 @@ class FileRecorder:
                     applied.at, stream.number, batch.resource_version, [], namespace=batch.namespace
                 )
                 yield from self._packed_list(stream, batch.records, whole)
-            case Departure():
-                yield [StreamDeparture(applied.at, stream.number, batch.namespace)]
+            case Departure(namespace=str(namespace)):
+                yield [StreamDeparture(applied.at, stream.number, namespace)]
             case list():
                 entries = self._announced(stream)
                 objects = [
@@ -266,8 +266,8 @@ class FileRecorder:
                 ]
                 entries.append(StreamChanges(applied.at, stream.number, objects))
                 yield entries
-            case Bookmark() | SyncAll():
-                return
+            case Bookmark() | SyncAll() | Departure():
+                return  # no call is made for objects of shards that depart
 
     def _packed_list(
         self, stream: _Stream, records: Sequence[Record], whole: StreamList

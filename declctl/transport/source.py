@@ -277,6 +277,8 @@ class ResourceSource:
         ):
             if text := ",".join(filter(None, (own, asked))):
                 params[name] = text
+        if options.shard_selector:
+            params["shardSelector"] = options.shard_selector
         return params
 
     async def _path(self, verb: str, namespace: str | None = None) -> str:

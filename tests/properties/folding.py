@@ -47,7 +47,7 @@ class Folding:
         registration = self.registration
         if registration is not None and registration.removed:
             self.wrong.append("told after it was removed")
-        if registration is not None and registration.pending is None:
+        if registration is not None and not registration.is_joining:
             stored = {record.key: record for record in self.informer.indexer.list()}
             if states(self.view) != states(stored):
                 self.wrong.append(f"told {states(self.view)}, stored {states(stored)}")

@@ -43,10 +43,11 @@ class NamespacedFIFO(RealFIFO):
         """Queue the note that there are no further changes of a namespace up to a version."""
         self._put(Bookmark(resource_version, namespace))
 
-    def depart(self, namespace: str) -> None:
+    def depart(self, departure: Departure) -> None:
         """Queue the departure of a namespace, whose reflector has ended."""
-        self._listed.discard(namespace)
-        self._put(Departure(namespace))
+        if departure.namespace is not None:
+            self._listed.discard(departure.namespace)
+        super().depart(departure)
 
     def processed(self, batch: Batch) -> None:
         """Note that a batch is in the store."""

@@ -35,6 +35,7 @@ class Replacement(msgspec.Struct, frozen=True):
     resource_version: str  # of the list
     initial: bool  # the first list of the queue, or of the namespace
     namespace: str | None = None  # None: of all that the store may have
+    widenings: int = 0  # of the scope of shards, before the list began
 
 
 class SyncAll(msgspec.Struct, frozen=True):
@@ -49,9 +50,10 @@ class Bookmark(msgspec.Struct, frozen=True):
 
 
 class Departure(msgspec.Struct, frozen=True):
-    """A namespace is not listed and watched any longer: its objects leave the store."""
+    """A namespace, or shards, are not listed and watched any longer: their objects leave the store."""
 
-    namespace: str
+    namespace: str | None = None
+    shards: frozenset[int] = frozenset()
 
 
 Entry = Delta | Replacement | SyncAll | Bookmark | Departure
@@ -238,6 +240,10 @@ class RealFIFO(SyncingQueue):
     def bookmark(self, resource_version: str) -> None:
         """Queue the note that there are no further changes up to a version."""
         self._put(Bookmark(resource_version))
+
+    def depart(self, departure: Departure) -> None:
+        """Queue a departure. Nothing of what departs may be queued after it."""
+        self._put(departure)
 
     def resync(self) -> None:
         """Queue a resync, after the present entries (client-go 63)."""

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from declctl.decoding.projection import Projection, nothing_known
 from declctl.errors import Expired, InvalidRequest, ServerError, TooLargeResourceVersion
+from declctl.informer.scope import ShardScope
 from declctl.informer.source import Source, has_selector
 from declctl.objects import (
     NO_ORDER,
@@ -44,7 +45,8 @@ class Sample(msgspec.Struct, frozen=True):
 
     witness: Witness | None  # None if no object was ever seen
     everything: Mapping[str, str] | None = None  # all revisions by key; None if there are too many to compare
-    may_drop: bool = False  # the transform was replaced since, and may leave out objects that are cached
+    # The transform was replaced since, and may leave out objects that are cached; or the scope has changed.
+    may_drop: bool = False
 
 
 class Continuity(msgspec.Struct, frozen=True):
@@ -55,9 +57,14 @@ class Continuity(msgspec.Struct, frozen=True):
 
 
 class SeenObjects:
-    """The newest change and the revisions that a reflector keeps for the proof. Used on one loop."""
+    """The newest change and the revisions that a reflector keeps for the proof. Used on one loop.
 
-    def __init__(self) -> None:
+    A scope is as a selector. If it changed after the last list, a missing object proves nothing.
+    """
+
+    def __init__(self, scope: ShardScope | None = None) -> None:
+        self._scope = scope
+        self._changes = 0  # of the scope until the last list
         self._newest: Witness | Delta | None = None  # a Delta is converted to a Witness only for a proof
         self._revisions: dict[str, str] | None = None  # of all objects, by key; None if there are too many
         self._projection: Projection | None = None  # of the last list: another one may drop other objects
@@ -68,6 +75,7 @@ class SeenObjects:
         few = len(records) <= MOST_COMPARED
         self._revisions = {record.key: record.revision for record in records} if few else None
         self._projection = projection
+        self._changes = 0 if self._scope is None else self._scope.changes
 
     def change(self, deltas: Sequence[Delta]) -> None:
         """Note the changes of a watch, at least one."""
@@ -91,7 +99,9 @@ class SeenObjects:
         witness = witness_of(last) if isinstance(last, Delta) else last
         # Another transform may leave out cached objects. Their absence is no sign of another history.
         may_drop = source.projection is not self._projection
-        all_of_them = not may_drop and not has_selector(source)
+        if self._scope is not None:
+            may_drop |= self._scope.changes != self._changes
+        all_of_them = not may_drop and self._scope is None and not has_selector(source)
         return Sample(witness, self._revisions if all_of_them else None, may_drop)
 
 
@@ -171,6 +181,8 @@ def _judged(page: ListPage, version: str, sample: Sample) -> Continuity:
     if judged := _judged_by_version(page, version):
         return judged
     witness = sample.witness
+    if page.records and witness is None and sample.may_drop:
+        return Continuity(None, "what is there may have been left out before")
     if page.records:
         return _judged_by_witness(page.records[0], version, witness)
     if page.resource_version != version or page.continue_token or page.skipped or sample.may_drop:

@@ -28,6 +28,8 @@ ApiError.
                             one version: wait, list
     400, 405, 422           wait, list the most recent state      streaming list: LIST from now on
                                                                   LIST: wait, list
+    a shard selector is     the same request without it, from     as during a watch
+    refused                 now on, without a wait
     streaming list without  -                                     as silence
     an end
     the cache differs from  wait, LIST the most recent state      -
@@ -283,6 +285,16 @@ def is_waited_for(fault: Exception | None) -> bool:
     the request itself: only another manifest, or another definition of the kind, changes that.
     """
     return not isinstance(fault, NotFound | GroupUnavailable | InvalidRequest)
+
+
+def refuses_shard_selector(fault: Exception) -> bool:
+    """Whether a server refuses a request because of its `shardSelector`, such as by `invalid shard selector`.
+
+    kube-apiserver 1.36 answers that with 500, which would otherwise be repeated for ever. A server that does
+    not know the parameter ignores it.
+    """
+    text = fault.message.lower() if isinstance(fault, InvalidRequest | ServerError) else ""
+    return "shardselector" in text or "shard selector" in text
 
 
 def unreadable(fault: Exception) -> bool:

@@ -29,7 +29,7 @@ _SHOWN = 10  # keys that a message names
 _log = logging.getLogger("declctl.informer")
 _Identity = tuple[str, str]  # uid and version
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every object.
-_ADDED_EVENT, _MODIFIED_EVENT = EventType.ADDED, EventType.MODIFIED
+_ADDED_EVENT, _MODIFIED_EVENT, _OUTSIDE_EVENT = EventType.ADDED, EventType.MODIFIED, EventType.OUTSIDE
 
 PAGE_SIZE, BUFFER = 500, 10  # objects on a page and pages ahead, as in client-go
 PageFunc = Callable[[ListOptions], Awaitable[ListPage]]
@@ -179,12 +179,13 @@ def relist_resource_version(version: str, *, quorum: bool) -> str:
     return "" if quorum else version or "0"
 
 
-def list_options(version: str, *, quorum: bool) -> ListOptions:
+def list_options(version: str, *, quorum: bool, shard_selector: str = "") -> ListOptions:
     """The options for the first page of a LIST. `version` is the last one that was seen."""
     version = relist_resource_version(version, quorum=quorum)
     return ListOptions(
         resource_version=version or None,
         resource_version_match=None if version in ("", "0") else "NotOlderThan",
+        shard_selector=shard_selector,
     )
 
 
@@ -233,7 +234,7 @@ async def initial_events(
     Raises NoInitialEventsEnd if the watch ends before the list is complete.
     """
     records: dict[str, Record] = {}  # client-go's temporary store
-    metrics.counts.items_listed = 0
+    metrics.counts.items_listed = metrics.counts.items_outside = 0
     async for batch in batches:
         metrics.counts.last_event_at = deadline.touch()
         for position, event in enumerate(batch):
@@ -245,6 +246,8 @@ async def initial_events(
                 return list(records.values()), event.resource_version, batch[position + 1 :]
             elif record is not None:
                 records.pop(record.key, None)  # deleted or dropped while the list came
+            elif event.type is _OUTSIDE_EVENT:
+                metrics.counts.items_outside += 1
             if event.decode_warning:
                 stored = record is not None and event.type is not EventType.DROPPED
                 metrics.decode_warning(event.decode_warning, stored=stored)
@@ -276,13 +279,29 @@ class ConsistencyDetector:
         self._clock = clock
         self._checking: asyncio.Task[None] | None = None  # the last comparison
 
-    async def begin(self, records: Sequence[Record], version: str, *, known: Known) -> None:
-        """Compare the objects of a streaming list in a task, in the place of the present comparison."""
+    async def begin(
+        self,
+        records: Sequence[Record],
+        version: str,
+        *,
+        known: Known,
+        shard_selector: str = "",
+        comparable: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Compare the objects of a streaming list in a task, in the place of the present comparison.
+
+        `comparable` says whether a LIST that is complete may be compared: the scope may have changed.
+        """
         await self.close()
         if version in ("", "0"):
             return  # a LIST can't be exactly at these
         streamed = {record.key: (record.uid, record.resource_version) for record in records}
-        self._checking = asyncio.create_task(self._check(streamed, version, known), name="consistency check")
+        exactly = ListOptions(
+            resource_version=version, resource_version_match="Exact", shard_selector=shard_selector
+        )
+        self._checking = asyncio.create_task(
+            self._check(streamed, exactly, known, comparable), name="consistency check"
+        )
 
     async def close(self) -> None:
         """End the present comparison, and drop the difference."""
@@ -292,11 +311,17 @@ class ConsistencyDetector:
             checking.cancel()
             await asyncio.wait([checking])
 
-    async def _check(self, streamed: Mapping[str, _Identity], version: str, known: Known) -> None:
+    async def _check(
+        self,
+        streamed: Mapping[str, _Identity],
+        exactly: ListOptions,
+        known: Known,
+        comparable: Callable[[], bool],
+    ) -> None:
         projection = self._source.projection
-        listed = await self._listed(version, known)
-        if listed is None or self._source.projection is not projection:
-            return  # the new projection may leave out other objects
+        listed = await self._listed(exactly, known)
+        if listed is None or self._source.projection is not projection or not comparable():
+            return  # the new projection, or the new scope, may leave out other objects
         self._metrics.counts.consistency_checks += 1
         keys = sorted(key for key in streamed.keys() | listed.keys() if streamed.get(key) != listed.get(key))
         if not keys:
@@ -304,15 +329,14 @@ class ConsistencyDetector:
         self._metrics.counts.inconsistencies += 1
         more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
         self.difference = Inconsistent(
-            f"the streaming list differs from a LIST at its version {version} in "
+            f"the streaming list differs from a LIST at its version {exactly.resource_version} in "
             f"{', '.join(keys[:_SHOWN])}{more}"
         )
         _log.error("%s", self._metrics.sentence(self.difference))
         self._on_difference(self.difference)
 
-    async def _listed(self, version: str, known: Known) -> Mapping[str, _Identity] | None:
-        """Uid and version of each object of a LIST at that version; None if there is no such list."""
-        exactly = ListOptions(resource_version=version, resource_version_match="Exact")
+    async def _listed(self, exactly: ListOptions, known: Known) -> Mapping[str, _Identity] | None:
+        """Uid and version of each object of a LIST with these options; None if there is no such list."""
         pager = ListPager(lambda options: self._source.list(options, known=known), buffer=0)
         backoff = ExponentialBackoff(self._clock, first=1.0)
         for _ in range(_ATTEMPTS):

@@ -20,6 +20,7 @@ import msgspec
 from declctl.decoding.projection import Known, Projection
 from declctl.errors import Forbidden, NotFound, Unauthorized
 from declctl.informer.queues.namespaced_fifo import NamespacedFIFO
+from declctl.informer.queues.real_fifo import Departure
 from declctl.informer.reflector.reflector import Reflector, ReflectorOptions
 from declctl.informer.reflector.statistics import ReflectorStatistics
 from declctl.informer.source import DecodeRunner, Source, SupportsDecodeRunner
@@ -248,7 +249,7 @@ class NamespaceReflectors:
         self._running = {name: each for name, each in self._running.items() if name not in leaving}
         for name in leaving:
             # Only now: a reflector that has ended queues nothing behind the departure.
-            self._queue.depart(name)
+            self._queue.depart(Departure(name))
             self._emptying.pop(name, None)
             self.source.close(name)
         self._left += len(leaving)
@@ -380,7 +381,8 @@ class NamespaceReflectors:
 _OF_A_MOMENT = frozenset(
     (
         "state", "resource_version", "last_event_at", "error", "error_type", "error_since", "missing",
-        "unavailable", "forbidden", "refused", "items_listed", "events", "last_decode_warning",
+        "unavailable", "forbidden", "refused", "items_listed", "items_outside", "filtered_by_server",
+        "events", "last_decode_warning",
     )
 )  # fmt: skip
 _SUMMED = tuple(each.name for each in fields(ReflectorStatistics) if each.name not in _OF_A_MOMENT)

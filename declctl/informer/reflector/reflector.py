@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from declctl.decoding.projection import Known, Projection, nothing_known
-from declctl.errors import ApiError, MalformedAnswer, Unreachable, WatchSilent
+from declctl.errors import ApiError, CacheError, MalformedAnswer, Unreachable, WatchSilent
 from declctl.informer.reflector.continuity import Continuity, SeenObjects, continuity
 from declctl.informer.reflector.faults import (
     BackingOff,
@@ -32,6 +32,7 @@ from declctl.informer.reflector.faults import (
     Watching,
     doubts_server,
     forget_frames,
+    refuses_shard_selector,
     transition_after,
     unreadable,
 )
@@ -45,6 +46,7 @@ from declctl.informer.reflector.lists import (
 )
 from declctl.informer.reflector.resuming import PendingBatches, caught_up
 from declctl.informer.reflector.statistics import ReflectorMetrics, ReflectorStatistics
+from declctl.informer.scope import ShardScope
 from declctl.informer.source import ServerMonitor, Source, health_of, supports_watch_list, takes_progress
 from declctl.kit import Clock
 from declctl.kit.callbacks import must_propagate, plain, refuse_async
@@ -68,9 +70,11 @@ _PAGE_DEADLINE = 120.0  # seconds without progress until an answer to a LIST is 
 _PROOF_DEADLINE = 30.0  # seconds for the proof of the history; after that the server is trusted
 _RESUME_SILENCE = 30.0  # seconds without an answer until the watch from kept objects is given up
 _RELIST_SPREAD = 2.0  # seconds over which all watches list anew when the server's history is another one
+_TELLING = 20  # objects of a list, all of held shards, after which the server counts as filtering
 _EVENTS_PER_TURN = 256  # events until other tasks of the loop may run
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every event.
 _ADDED_EVENT, _MODIFIED_EVENT, _DROPPED_EVENT = EventType.ADDED, EventType.MODIFIED, EventType.DROPPED
+_OUTSIDE_EVENT = EventType.OUTSIDE
 _APPEARED, _UPDATED, _GONE = DeltaType.ADDED, DeltaType.UPDATED, DeltaType.DELETED
 _LIVE = (EventType.MODIFIED, EventType.DELETED, EventType.BOOKMARK)  # never initial events of a watch
 _log = logging.getLogger("declctl.informer")
@@ -169,6 +173,10 @@ class _ListBeginning(NamedTuple):
 
     replacement: _HistoryReplacement | None
     projection: Projection
+    quorum: bool = False  # it has to be of the most recent state
+    widenings: int = 0  # of the scope; a list does not count for shards that come after its beginning
+    changes: int = 0  # of the scope
+    shard_selector: str = ""
 
 
 class Reflector:
@@ -180,6 +188,8 @@ class Reflector:
     - `options`: see ReflectorOptions.
     - `on_fault`: a plain function, called on the loop with each fault that causes a back-off (client-go's
       WatchErrorHandler). It is not called for HistoryReplaced. Raises TypeError for an asynchronous one.
+    - `scope`: the shards of which objects are requested; None for all objects. Its projection has to leave
+      out the others. While no shard is held, no request is sent.
 
     `run` ends only when it is cancelled. A fault that causes a back-off is counted, and `statistics().error`
     shows it; HistoryReplaced has figures of its own. After a fault comes a wait, or a request that can't fail
@@ -202,6 +212,7 @@ class Reflector:
         known: Known = nothing_known,
         options: ReflectorOptions = DEFAULT_OPTIONS,
         on_fault: Callable[[Exception], None] | None = None,
+        scope: ShardScope | None = None,
     ) -> None:
         refuse_async(on_fault, "on_fault")
         self.source = source
@@ -211,6 +222,7 @@ class Reflector:
         self._store = store
         self._clock = clock
         self._known = known
+        self._scope = scope
         self._state: State = Starting()  # written by `run` alone
         self._metrics = ReflectorMetrics(lambda: self.source.description)
 
@@ -219,6 +231,7 @@ class Reflector:
         self._streams = True  # the server has streaming lists; False after it has shown that it has not
         self._versioned = False  # a list has had a version, so a list without one is a broken answer
         self._pages = PagePolicy()
+        self._selects_shards = True  # False after the server has refused a shard selector
 
         # The present watch.
         self._opened: OpenWatch | None = None  # the watch of a complete streaming list, until it is read
@@ -226,7 +239,7 @@ class Reflector:
         self._fruitless = True  # no watch has brought a change since the last list
 
         # Doubts about the cache.
-        self._seen = SeenObjects()
+        self._seen = SeenObjects(scope)
         self._unproven = False  # a connection failed: the server's history has to be proven
         self._replacement: _HistoryReplacement | None = (
             None  # the cache is of another history than the server's
@@ -241,8 +254,11 @@ class Reflector:
     def begin_with(self, records: Sequence[Record], resource_version: str) -> None:
         """Begin with objects that an earlier process has kept, in the place of a list. Before `run`.
 
-        They are used only if the server still has their history; the store receives the state of now.
+        They are used only if the server still has their history; the store receives the state of now. Raises
+        CacheError with a scope: the shards of the earlier process may be others.
         """
+        if self._scope is not None:
+            raise CacheError("a cache with a scope of shards can't begin with kept objects")
         self._state = Resuming(records, resource_version)
 
     async def run(self) -> None:
@@ -265,6 +281,9 @@ class Reflector:
         try:
             match state:
                 case Starting(quorum):
+                    if self._scope is not None and not self._scope.held:
+                        await self._detector.close()
+                        await self._scope.until_held()
                     self._metrics.counts.rounds += 1
                     may_stream = (
                         self._streams and self.options.watch_list and supports_watch_list(self.source)
@@ -297,7 +316,7 @@ class Reflector:
         """End the watch, and list the most recent state. A back-off that is under way is completed first.
 
         Further requests have no effect until a list is complete. A list that is under way counts, although it
-        may be older than the request. On the loop.
+        may be older than the request; but not for shards that came after its beginning. On the loop.
         """
         if self._relist_requested:
             return
@@ -349,9 +368,9 @@ class Reflector:
         The store receives nothing before the list is complete (client-go 147).
         """
         await self._reachable()
-        began = _ListBeginning(self._replacement, self.source.projection)
-        quorum = state.quorum or began.replacement is not None
-        opened = self._open("" if quorum else self.last_sync_resource_version, streaming=True)
+        began = self._list_beginning(quorum=state.quorum)
+        version = "" if began.quorum else self.last_sync_resource_version
+        opened = self._open(version, began.shard_selector, streaming=True)
         try:
             async with Deadline(
                 self._clock,
@@ -365,9 +384,16 @@ class Reflector:
             # Counted only now: a streaming list that the server refuses counts as a failed watch.
             self._metrics.counts.lists += 1
             self._metrics.counts.streams += 1
-            await self._replace(records, version, began)
+            self._note_filtering(began)
+            records = await self._replace(records, version, began)
             if self.options.check_consistency:
-                await self._detector.begin(records, version, known=self._known)
+                await self._detector.begin(
+                    records,
+                    version,
+                    known=self._known,
+                    shard_selector=began.shard_selector,
+                    comparable=lambda: self._is_of_scope(began),
+                )
         except BaseException:
             await opened.close()
             raise
@@ -388,7 +414,7 @@ class Reflector:
                 self._metrics.kept_unused(found.why)
                 return Starting()
             now = await self.source.list(ListOptions(limit=1), known=nothing_known)
-        opened = self._open(state.resource_version)
+        opened = self._open(state.resource_version, self._shard_selector())
         batches = PendingBatches(opened.batches)
         try:
             async with Deadline(self._clock, idle=_RESUME_SILENCE, what="the watch") as deadline:
@@ -411,21 +437,23 @@ class Reflector:
 
     async def _list(self, state: Listing) -> State:
         """Read all pages, then replace the objects of the store, which receives nothing before."""
+        began = self._list_beginning(quorum=state.quorum)
         self._metrics.counts.lists += 1
-        began = _ListBeginning(self._replacement, self.source.projection)
-        # After a rollback, the last version is of another history, and can't be a lower bound.
-        quorum = state.quorum or began.replacement is not None
-        options = list_options(self.last_sync_resource_version, quorum=quorum)
+        options = list_options(
+            self.last_sync_resource_version, quorum=began.quorum, shard_selector=began.shard_selector
+        )
         page_size = self._pages.page_size(options, self.options.page_size)
         whole = await ListPager(self._page, page_size=page_size).list(options)
         self._pages.learn(options, paged=whole.paged)
         if self._versioned and not whole.resource_version:
             raise MalformedAnswer("the answer to a LIST has no resource version, and others had one")
+        self._note_filtering(began)
         await self._replace(whole.records, whole.resource_version, began)
         return Watching(whole.resource_version)
 
     async def _page(self, options: ListOptions) -> ListPage:
         await self._reachable()
+        self._need_shard()  # the last one may have left since the page before
         async with Deadline(self._clock, idle=_PAGE_DEADLINE, what="a LIST") as deadline:
 
             def note_progress() -> None:
@@ -440,6 +468,50 @@ class Reflector:
         self._metrics.page(page, first=options.continue_token is None)
         return page
 
+    def _list_beginning(self, *, quorum: bool) -> _ListBeginning:
+        """The state in which a list begins. Raises RelistRequested if no shard is held any longer."""
+        replacement, projection, scope = self._replacement, self.source.projection, self._scope
+        # After a rollback, the last version is of another history, and can't be a lower bound.
+        quorum = quorum or replacement is not None
+        if scope is None:
+            return _ListBeginning(replacement, projection, quorum)
+        return _ListBeginning(
+            replacement,
+            projection,
+            # A shard that came has to be as new as the moment at which it came.
+            quorum or scope.lacks_list,
+            scope.widenings,
+            scope.changes,
+            self._shard_selector(),
+        )
+
+    def _shard_selector(self) -> str:
+        """The selector of a request; empty for all objects. Raises RelistRequested if no shard is held."""
+        self._need_shard()
+        return "" if self._scope is None or not self._selects_shards else self._scope.selector
+
+    def _need_shard(self) -> None:
+        """Raise RelistRequested if no shard is held: no request is sent before one is."""
+        if self._scope is not None and not self._scope.held:
+            raise RelistRequested("no shard is held: the next one is listed")
+
+    def _is_of_scope(self, began: _ListBeginning) -> bool:
+        """Whether the scope has not changed since a list began."""
+        return self._scope is None or self._scope.changes == began.changes
+
+    def _note_filtering(self, began: _ListBeginning) -> None:
+        """Note by a complete list whether the server filters by shards.
+
+        It says so (`shardInfo`) only in lists of whole objects of built-in kinds. In other lists, many
+        objects of which none is outside show it.
+        """
+        counts = self._metrics.counts
+        if began.shard_selector and self._is_of_scope(began):
+            if counts.items_outside:
+                counts.filtered_by_server = False
+            elif counts.items_listed >= _TELLING:
+                counts.filtered_by_server = True
+
     async def _watch(self, state: Watching) -> State:
         """Read one watch to its end. The server may end it at any time, which is no fault."""
         if self._opened is None:
@@ -452,7 +524,10 @@ class Reflector:
             if self._unproven:
                 await self.prove_continuity()
         version = self.last_sync_resource_version
-        opened, self._opened = self._opened or self._open(state.resource_version), None
+        opened, self._opened = (
+            self._opened or self._open(state.resource_version, self._shard_selector()),
+            None,
+        )
         try:
             # The same reasons may have come up since the streaming list was complete.
             if self._replacement is not None:
@@ -542,22 +617,42 @@ class Reflector:
     async def _read(self, opened: OpenWatch, deadline: Deadline) -> None:
         """Pass the events of a watch to the store until the watch ends."""
         if opened.rest:
-            self._take(opened.rest)
+            self._take(self._of_scope(opened.rest))
+        scope = self._scope
+        changes = 0 if scope is None else scope.changes  # of the scope, when the next batch was requested
         unbroken = 0  # events since other tasks of the loop could run
         async for batch in opened.batches:
             self._metrics.counts.last_event_at = deadline.touch()
+            if scope is not None and scope.changes != changes:
+                batch = self._of_scope(batch)  # noqa: PLW2901 - it may have been decoded before the change
+                changes = scope.changes
             self._take(batch)
             unbroken += len(batch)
             if unbroken >= _EVENTS_PER_TURN:
                 unbroken = 0
                 await asyncio.sleep(0)  # the source never waits: the queue has to be emptied meanwhile
 
-    def _open(self, version: str, *, streaming: bool = False) -> OpenWatch:
+    def _of_scope(self, batch: Sequence[WatchEvent]) -> Sequence[WatchEvent]:
+        """The events of a batch without records of shards that are not held any longer."""
+        scope = self._scope
+        if scope is None:
+            return batch
+        return [
+            event
+            if event.record is None or scope.holds_record(event.record)
+            else WatchEvent(_OUTSIDE_EVENT, None, event.resource_version)
+            for event in batch
+        ]
+
+    def _open(self, version: str, shard_selector: str, *, streaming: bool = False) -> OpenWatch:
         self._metrics.counts.watches += 1
         shortest = max(self.options.min_watch_timeout, MIN_WATCH_SECONDS)
         seconds = shortest + int(self._clock.random() * (shortest + 1))  # so that watches do not end together
         options = WatchOptions(
-            resource_version=version, timeout_seconds=seconds, send_initial_events=streaming
+            resource_version=version,
+            timeout_seconds=seconds,
+            send_initial_events=streaming,
+            shard_selector=shard_selector,
         )
         # Only a streaming list brings cached objects again.
         watch = self.source.watch
@@ -604,12 +699,17 @@ class Reflector:
         # After the store has the deltas: a reader of this version finds them there.
         if version:
             self.last_sync_resource_version = version
-            if last.type is EventType.BOOKMARK:
+            if last.type is EventType.BOOKMARK or last.type is _OUTSIDE_EVENT:
                 self._store.bookmark(version)
         self._metrics.recovered()
 
-    async def _replace(self, records: Sequence[Record], version: str, began: _ListBeginning) -> None:
-        """Write a complete list to the store. Raises HistoryReplaced if the list may not be used."""
+    async def _replace(
+        self, records: Sequence[Record], version: str, began: _ListBeginning
+    ) -> Sequence[Record]:
+        """Write a complete list to the store; returns the objects that were written.
+
+        Raises HistoryReplaced if the list may not be used.
+        """
         await self._detector.close()  # it compares an older list
         if self._replacement is not None and self._replacement is not began.replacement:
             # Another watch found a rollback while this list was under way. Some objects of the list may be of
@@ -620,6 +720,13 @@ class Reflector:
             # The list has cached records in the place of objects with the same version, which are of another
             # history. So all is listed once more, without cached records.
             raise self._found_history_replaced(f"the server is at version {version}, and {last} was seen")
+        relist_requested = False
+        if (scope := self._scope) is not None:
+            if scope.changes != began.changes:
+                records = scope.of_list(records, began.widenings)
+            scope.list_began = began.widenings
+            # Shards that came after the beginning need another list. Without a shard no watch is opened.
+            relist_requested = scope.lacks_list or not scope.held
         self._metrics.replaced += 1
         self._metrics.counts.items_listed = len(records)
         self._fruitless = True
@@ -627,14 +734,20 @@ class Reflector:
         self._versioned |= version != ""
         self.last_sync_resource_version = version
         self._seen.replace(records, began.projection)
-        self._unproven, self._replacement, self._relist_requested = False, None, False
+        self._unproven, self._replacement, self._relist_requested = False, None, relist_requested
         self._metrics.recovered()
+        return records
 
     def _state_after(self, fault: Exception, state: State) -> State:
         """The state after a fault, by the table in `faults`.
 
         Counts and logs a fault that causes a back-off, and calls `on_fault`.
         """
+        if self._scope is not None and self._selects_shards and refuses_shard_selector(fault):
+            # The same request without it: objects are left out here as well.
+            self._selects_shards = False
+            self._metrics.selects_no_shards(fault)
+            return state
         now, version = self._clock.monotonic(), self.last_sync_resource_version
         about = Circumstances(
             version, self._fruitless, self._streak.repeated(version, now), self._streak.unfinished

@@ -46,6 +46,9 @@ class ReflectorStatistics:
     watches: int = 0  # requests to watch
     pages: int = 0  # pages of LISTs that came
     items_listed: int = 0  # objects of the present list, or of the last one
+    items_outside: int = 0  # objects of that list which were left out, because their shard is not held
+    # Whether the server leaves out objects of other shards; None if it was not asked to, or has not shown it.
+    filtered_by_server: bool | None = None
 
     # Objects and events.
     events: Mapping[str, int] = field(default_factory=dict[str, int])  # of watches, by type
@@ -81,7 +84,12 @@ class ReflectorMetrics:
     def page(self, page: ListPage, *, first: bool) -> None:
         """Count a page of a LIST."""
         self.counts.pages += 1
-        self.counts.items_listed = len(page.records) + (0 if first else self.counts.items_listed)
+        if first:
+            self.counts.items_listed = self.counts.items_outside = 0
+        self.counts.items_listed += len(page.records)
+        self.counts.items_outside += page.outside
+        if page.shard_selector:
+            self.counts.filtered_by_server = True
         for reason in page.skipped:
             self.decode_warning(reason, stored=False)
         for reason in page.kept_raw:
@@ -122,6 +130,11 @@ class ReflectorMetrics:
         self.counts.streams_given_up += 1
         instead = "it is listed in pages from now on" if for_good else "it is listed in pages this time"
         _notices.info("%s; %s", self.sentence(fault), instead)
+
+    def selects_no_shards(self, fault: Exception) -> None:
+        """Log that requests have no shard selector from now on."""
+        self.counts.filtered_by_server = False
+        _notices.warning("%s; from now on all objects are requested, and left out here", self.sentence(fault))
 
     def fell_silent(self, fault: Exception) -> None:
         """Count a silent watch that is opened anew; the 1st, 2nd, 4th, 8th, … is logged as info."""

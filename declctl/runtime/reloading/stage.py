@@ -272,9 +272,9 @@ def _slices(keys: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _records(slot: AnySlot, cached: ManagedInformer, keys: Sequence[str]) -> list[Record]:
     """The cached records of these keys, without those of which the handler's first delivery is pending."""
-    pending = slot.registrations[cached].pending or ()
-    found = (cached.informer.indexer.known().get(key) for key in keys if key not in pending)
-    return [record for record in found if record is not None]
+    knows = slot.registrations[cached].knows
+    found = (cached.informer.indexer.known().get(key) for key in keys)
+    return [record for record in found if record is not None and knows(record)]
 
 
 def snapshot(generation: Generation) -> PlanSnapshot:

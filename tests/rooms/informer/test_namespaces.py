@@ -395,7 +395,7 @@ def test_the_queue_has_synced_when_the_first_lists_are_processed():
     while batch := queue.pop_batch_nowait(10):
         queue.processed(batch)
     assert not queue.has_synced
-    queue.depart("b")
+    queue.depart(Departure("b"))
     queue.processed(queue.pop_batch_nowait(10))
     assert queue.has_synced
 
@@ -406,7 +406,7 @@ def test_the_first_list_after_a_departure_is_an_initial_one():
     part = queue.of("a")
     for _ in range(2):
         part.replace((), "1")
-    queue.depart("a")
+    queue.depart(Departure("a"))
     part.replace((), "2")
     part.bookmark("3")
     found = []

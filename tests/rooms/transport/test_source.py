@@ -157,6 +157,15 @@ async def test_selectors_are_sent_with_lists_and_with_watches(scope, options, la
         assert (request.params["labelSelector"], request.params["fieldSelector"]) == (labels, fields)
 
 
+async def test_a_shard_selector_goes_with_each_page_and_watch():
+    """A continue token does not contain it; without one, all further pages would bring everything."""
+    gate = Gate(page(), page(), Channel([]))
+    for token in (None, "more"):
+        await source(gate).list(ListOptions(shard_selector="shardRange(…)", continue_token=token))
+    await watched(source(gate), WatchOptions(shard_selector="shardRange(…)"))
+    assert [each.params["shardSelector"] for each in gate.requests] == ["shardRange(…)"] * 3
+
+
 async def test_what_the_cache_holds_is_given_back():
     """Unchanged objects of a relist, or of a watch that begins with all, make no second copy."""
     pods = source(Gate(page(pod("a", 3)), page(pod("a", 3)), Channel([event("ADDED", "a", 3)])))
