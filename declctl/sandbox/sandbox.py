@@ -39,8 +39,8 @@ class Sandbox:
     """One server. `bookmark_interval` is in seconds.
 
     With a `seed`, names, uids and the demo repeat themselves. With `garbage_collection`, objects go when
-    their owners are gone, in the next turn of the loop. With `shard_selectors`, a `shardSelector` selects what a
-    LIST or WATCH is about, as with the feature gate ShardedListAndWatch; otherwise it is ignored.
+    their owners are gone, in the next turn of the loop. With `shard_selectors`, a LIST or WATCH has the
+    objects of its `shardSelector`, as with the feature gate ShardedListAndWatch; otherwise that is ignored.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ class Api:
         self._ledger = ledger  # gets each request about a resource, refused ones included
         self._clock = clock
         self._outage = outage
-        self._shard_selectors = shard_selectors  # whether a LIST or WATCH can select by them
+        self._shard_selectors = shard_selectors  # whether they are served, or ignored
         self.intercept: Intercept | None = None  # asked first, for each request
         # TCP connections that have asked for something, numbered from 1 for the ledger.
         self._connections: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
