@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// api is one resource as an API server serves it: all namespaces, no selectors.
+// api is one resource as an API server serves it: all namespaces, no selectors but those of shards.
 type api struct {
 	kind    *kind
 	seed    uint64
@@ -26,6 +26,7 @@ type api struct {
 	token   string
 	json    func() (*prepared, error)
 	proto   func() (*prepared, error)
+	shards  shards        // nil if it does not select by them
 	quiet   time.Duration // how long a watch says nothing before it sends a bookmark
 	counters
 }
@@ -42,6 +43,11 @@ func newAPI(kind *kind, count int, seed uint64, token string) *api {
 	served.numbers = sync.OnceValue(served.places)
 	served.json, served.proto = once(jsonFormat{kind}), once(protobufFormat{kind})
 	return served
+}
+
+// selectByShards has the server know shardSelector from now on, as behind the feature gate; before, it does not see it.
+func (a *api) selectByShards() {
+	a.shards = hashes(len(a.order), func(at int) any { return a.kind.object(a.seed, int(a.order[at])) })
 }
 
 // handler answers as the API server does: /version, discovery, and the resource.
@@ -110,6 +116,7 @@ type question struct {
 	unset, zero              bool   // no version, or the version "0"
 	limit, timeout           int
 	next                     string
+	part                     part
 }
 
 func (a *api) question(r *http.Request) (question, error) {
@@ -138,6 +145,9 @@ func (a *api) question(r *http.Request) (question, error) {
 	asked.version, asked.limit, asked.timeout = number("resourceVersion"), int(number("limit")), int(number("timeoutSeconds"))
 	if asked.stream && (!asked.watch || values.Get("resourceVersionMatch") != string(metav1.ResourceVersionMatchNotOlderThan)) {
 		problem = apierrors.NewBadRequest("sendInitialEvents is for a watch with resourceVersionMatch=NotOlderThan")
+	}
+	if selector := values.Get("shardSelector"); selector != "" && a.shards != nil && problem == nil {
+		asked.part, problem = a.shards.part(selector)
 	}
 	if newest := a.store.newest(); problem == nil && asked.version > newest && (!asked.watch || asked.stream) {
 		problem = tooLarge(asked.version, newest)

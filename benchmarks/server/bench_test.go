@@ -27,7 +27,11 @@ type bench struct {
 }
 
 func start(t *testing.T, kind string, count int, http2 bool) *bench {
-	made := &bench{t: t, api: newAPI(kinds[kind], count, testSeed, "secret")}
+	return serve(t, newAPI(kinds[kind], count, testSeed, "secret"), http2)
+}
+
+func serve(t *testing.T, api *api, http2 bool) *bench {
+	made := &bench{t: t, api: api}
 	made.server = httptest.NewUnstartedServer(made.api.handler())
 	made.server.EnableHTTP2 = http2
 	made.server.StartTLS()

@@ -18,21 +18,27 @@ func (a *api) list(w http.ResponseWriter, r *http.Request, asked question, objec
 	if err != nil {
 		return err
 	}
-	end, meta := len(state.states), metav1.ListMeta{ResourceVersion: written(state.version)}
+	end, meta := begin, metav1.ListMeta{ResourceVersion: written(state.version), ShardInfo: asked.part.info()}
+	listed, count := 0, 0
 	// A limit means nothing to those who take what is at hand: the API server answers them from memory.
-	if asked.limit > 0 && !asked.zero && begin+asked.limit < end {
-		end = begin + asked.limit
-		remaining := int64(len(state.states) - end)
-		meta.Continue, meta.RemainingItemCount = token(state.version, end), &remaining
+	for limited := asked.limit > 0 && !asked.zero; end < len(state.states) && !(limited && count == asked.limit); end++ {
+		if asked.part.has(end) {
+			listed, count = listed+objects.format.listed(objects.size(end)), count+1
+		}
 	}
-	listed := 0
-	for at := begin; at < end; at++ {
-		listed += objects.format.listed(objects.size(at))
+	if end < len(state.states) {
+		remaining := int64(len(state.states) - begin - count)
+		meta.Continue, meta.RemainingItemCount = token(state.version, end), &remaining
 	}
 	w.Header().Set("Content-Type", objects.format.mediaType())
 	buffer := objects.format.listBegin(make([]byte, 0, 2*chunk), meta, listed)
+	first := true
 	for at := begin; at < end; at++ {
-		buffer = objects.format.listItem(buffer, objects.size(at), at == begin)
+		if !asked.part.has(at) {
+			continue
+		}
+		buffer = objects.format.listItem(buffer, objects.size(at), first)
+		first = false
 		buffer = objects.append(buffer, at, state.states[at])
 		if len(buffer) >= chunk {
 			if a.write(w, buffer) != nil {

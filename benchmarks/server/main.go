@@ -26,20 +26,24 @@ func main() {
 	kubeconfig := flag.String("kubeconfig", "", "file to write when everything is ready")
 	seed := flag.Uint64("seed", 1, "what the objects are made from")
 	formats := flag.String("prepare", "json", "formats to prepare before that, of json,protobuf; others when they are asked for first")
+	shards := flag.Bool("shards", false, "select by shardSelector, as behind the feature gate ShardedListAndWatch")
 	flag.Parse()
 	if kinds[*name] == nil || *count < 0 || *kubeconfig == "" {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if err := run(kinds[*name], *count, *seed, *kubeconfig, *formats); err != nil {
+	if err := run(kinds[*name], *count, *seed, *kubeconfig, *formats, *shards); err != nil {
 		log.Fatal(err)
 	}
 }
 
 // run serves until standard input ends.
-func run(kind *kind, count int, seed uint64, kubeconfig, formats string) error {
+func run(kind *kind, count int, seed uint64, kubeconfig, formats string, shards bool) error {
 	token := rand.Text()
 	served := newAPI(kind, count, seed, token)
+	if shards {
+		served.selectByShards()
+	}
 	for _, format := range strings.Split(formats, ",") {
 		prepare := map[string]func() (*prepared, error){"json": served.json, "protobuf": served.proto}[format]
 		if prepare == nil {

@@ -23,7 +23,7 @@ func (a *api) watch(w http.ResponseWriter, r *http.Request, asked question, obje
 		return fmt.Errorf("%T cannot be flushed", w)
 	}
 	w.Header().Set("Content-Type", objects.format.streamType())
-	out := &events{api: a, w: w, flusher: flusher, objects: objects, done: r.Context().Done()}
+	out := &events{api: a, w: w, flusher: flusher, objects: objects, part: asked.part, done: r.Context().Done()}
 	begin, known := a.follow(asked, out)
 	if !known {
 		return out.expired(asked.version)
@@ -60,6 +60,7 @@ type events struct {
 	w        http.ResponseWriter
 	flusher  http.Flusher
 	objects  *prepared
+	part     part
 	follower *follower
 	done     <-chan struct{}
 	buffer   []byte
@@ -103,7 +104,7 @@ func (e *events) follow(asked question) {
 // changes writes a batch; false when the client has gone.
 func (e *events) changes(batch []entry) bool {
 	for _, changed := range batch {
-		if !e.object(apiwatch.Modified, changed.at, changed.change) {
+		if e.part.has(changed.at) && !e.object(apiwatch.Modified, changed.at, changed.change) {
 			return false
 		}
 	}
@@ -118,7 +119,7 @@ func (e *events) all(begin *snapshot) bool {
 		if at%batchSize == 0 && e.over() {
 			return false
 		}
-		if !e.object(apiwatch.Added, at, state) {
+		if e.part.has(at) && !e.object(apiwatch.Added, at, state) {
 			return false
 		}
 	}

@@ -18,6 +18,7 @@ from declctl.objects import FieldSelector, LabelSelector
 from declctl.sandbox import status
 from declctl.sandbox.history import EtcdHistory, Snapshot, Stored
 from declctl.sandbox.kinds import ResourceId
+from declctl.sandbox.shards import ShardSelector
 from declctl.sandbox.status import Refusal, StatusCause
 
 CURRENT: Final = -1
@@ -72,21 +73,33 @@ _ANY_FIELDS: Final = FieldSelector()
 
 @dataclass(frozen=True, slots=True)
 class ObjectFilter:
-    """Which objects of a resource: one namespace or all (empty), by labels and by fields."""
+    """Which objects of a resource: one namespace or all (empty), some shards or all, by labels and fields."""
 
     namespace: str = ""
     labels: LabelSelector = _ANY_LABELS
     fields: FieldSelector = _ANY_FIELDS
+    shards: ShardSelector | None = None
 
     @property
-    def is_everything(self) -> bool:
-        """Whether no selector narrows it down (a namespace is part of the address, not a selector)."""
-        return not self.labels.requirements and not self.fields.conditions
+    def has_selectors(self) -> bool:
+        """Whether labels or fields narrow it down: what the server asks before it counts or filters.
+
+        A namespace is part of the address, and shards are not thought of.
+        """
+        return bool(self.labels.requirements or self.fields.conditions)
 
     def matches(self, stored: Stored) -> bool:
         """Whether the object is selected."""
+        return self.covers(stored) and self.selects(stored)
+
+    def covers(self, stored: Stored) -> bool:
+        """Whether the object is in its namespace and shards: that never changes."""
         if self.namespace and stored.namespace != self.namespace:
             return False
+        return self.shards is None or self.shards.matches(stored)
+
+    def selects(self, stored: Stored) -> bool:
+        """Whether the object has its labels and fields."""
         if not self.labels.matches(stored.labels):
             return False
         deep = False
@@ -118,11 +131,16 @@ class ListQuery:
     timeout: int | None = None
 
 
-def read_options(params: Mapping[str, str], namespace: str, *, watch: bool) -> ListQuery:
-    """From query parameters; refused with 400, 422 or 500, as the real server does."""
+def read_options(
+    params: Mapping[str, str], namespace: str, *, watch: bool, shard_selectors: bool = False
+) -> ListQuery:
+    """From query parameters; refused with 400, 422 or 500, as the real server does.
+
+    A server without `shard_selectors` does not look at one.
+    """
     version = params.get("resourceVersion", "")
     options = ListQuery(
-        selection=_selection(params, namespace),
+        selection=_selection(params, namespace, shard_selectors=shard_selectors),
         version=_version(version, watch=watch),
         match=params.get("resourceVersionMatch", ""),
         limit=integer(params.get("limit")) or 0,
@@ -144,7 +162,7 @@ def truth(text: str | None) -> bool:
     return (text or "").lower() not in ("", "0", "false")
 
 
-def _selection(params: Mapping[str, str], namespace: str) -> ObjectFilter:
+def _selection(params: Mapping[str, str], namespace: str, *, shard_selectors: bool) -> ObjectFilter:
     text = params.get("labelSelector", "")
     if unknown := re.match(r"^\s*\S+\s+(?!in\b|notin\b|=|!|,)(\S+)", text):
         raise status.bad_request(
@@ -158,7 +176,8 @@ def _selection(params: Mapping[str, str], namespace: str) -> ObjectFilter:
         fields = FieldSelector.parse(params.get("fieldSelector", ""))
     except ValueError as error:
         raise status.bad_request(f"invalid selector: '{params['fieldSelector']}'; {error}") from error
-    return ObjectFilter(namespace, labels, fields)
+    shards = ShardSelector.parse(params.get("shardSelector", "")) if shard_selectors else None
+    return ObjectFilter(namespace, labels, fields, shards)
 
 
 def _version(text: str, *, watch: bool) -> int | None:
@@ -222,13 +241,14 @@ def _watch_faults(options: ListQuery) -> Iterator[StatusCause]:
 class Page:
     """One page. `remaining` is None where the real server does not count.
 
-    On the last page, and with selectors.
+    On the last page, and with selectors. Objects of all `shards` are counted.
     """
 
     version: int
     items: Sequence[Stored]
     token: str = ""
     remaining: int | None = None
+    shards: ShardSelector | None = None
 
 
 def list_page(history: EtcdHistory, resource: ResourceId, options: ListQuery) -> Page:
@@ -238,18 +258,21 @@ def list_page(history: EtcdHistory, resource: ResourceId, options: ListQuery) ->
     limit = 0 if options.version == 0 and not options.token else options.limit
     selection = options.selection
     items: list[Stored] = []
-    matching = (stored for stored in snapshot.within(selection.namespace, after) if selection.matches(stored))
-    for stored in matching:
-        items.append(stored)
+    objects = snapshot.within(selection.namespace, after)
+    for stored in objects:
+        if selection.matches(stored):
+            items.append(stored)
         if limit and len(items) == limit:
             break
-    # One more is looked for: a page that ends with the last object has no token.
-    more = next(matching, None) if limit else None
-    if more is None:
-        return Page(snapshot.version, items)
+    # One more is looked for, selected or not: a page that ends with the last object has no token.
+    if next(objects, None) is None:
+        return Page(snapshot.version, items, shards=selection.shards)
     token = Token(snapshot.version, items[-1].key).encode()
-    remaining = 1 + sum(1 for _ in matching) if selection.is_everything else None
-    return Page(snapshot.version, items, token, remaining)
+    remaining = None
+    if not selection.has_selectors:
+        # A watch cache counts the objects of all shards, those before this page's end as well.
+        remaining = sum(1 for _ in snapshot.within(selection.namespace, after)) - len(items)
+    return Page(snapshot.version, items, token, remaining, selection.shards)
 
 
 def check_reached(history: EtcdHistory, version: int | None) -> None:

@@ -227,7 +227,11 @@ class Plain:
         start = f'{{"kind":"{kind.kind}List","apiVersion":"{kind.api_version}","metadata":'.encode()
         whole = kind.custom or kind.is_new_event
         items = [stored.encoded(kind) if whole else stored.data for stored in page.items]
-        return b"".join((start, _ENCODE(_list_metadata(page)), b',"items":[', b",".join(items), b"]}"))
+        metadata = _list_metadata(page)
+        # The server has a place for it in the lists of built-in kinds only, and in none of another form.
+        if page.shards is not None and not kind.custom:
+            metadata["shardInfo"] = {"selector": str(page.shards)}
+        return b"".join((start, _ENCODE(metadata), b',"items":[', b",".join(items), b"]}"))
 
 
 @dataclass(frozen=True, slots=True)

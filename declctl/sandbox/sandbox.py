@@ -39,7 +39,8 @@ class Sandbox:
     """One server. `bookmark_interval` is in seconds.
 
     With a `seed`, names, uids and the demo repeat themselves. With `garbage_collection`, objects go when
-    their owners are gone, in the next turn of the loop.
+    their owners are gone, in the next turn of the loop. With `shard_selectors`, a LIST or WATCH has the
+    objects of its `shardSelector`, as with the feature gate ShardedListAndWatch; otherwise that is ignored.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Sandbox:
         bookmark_interval: float = 30.0,
         seed: int | None = None,
         garbage_collection: bool = False,
+        shard_selectors: bool = False,
     ) -> None:
         self.clock = clock or SystemClock()
         self._chance = random.Random(seed)
@@ -69,6 +71,7 @@ class Sandbox:
             ledger=self.ledger,
             clock=self.clock,
             outage=self._begin_outage,
+            shard_selectors=shard_selectors,
         )
         self._runner: web.AppRunner | None = None  # None while the sandbox does not listen
         self._bookmarks: asyncio.Task[None] | None = None  # sends bookmarks while the sandbox listens
@@ -260,6 +263,7 @@ class SandboxThread:
         bookmark_interval: float = 30.0,
         seed: int | None = None,
         garbage_collection: bool = False,
+        shard_selectors: bool = False,
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
@@ -269,6 +273,7 @@ class SandboxThread:
             bookmark_interval=bookmark_interval,
             seed=seed,
             garbage_collection=garbage_collection,
+            shard_selectors=shard_selectors,
         )
         self._listen = (host, port)
         # Both are None outside of `with`.

@@ -54,6 +54,7 @@ class Api:
         ledger: Ledger,
         clock: Clock,
         outage: Callable[[float], None],
+        shard_selectors: bool,
     ) -> None:
         self.host = ""
         self.begun = self.ended = 0  # requests so far
@@ -63,6 +64,7 @@ class Api:
         self._ledger = ledger  # gets each request about a resource, refused ones included
         self._clock = clock
         self._outage = outage
+        self._shard_selectors = shard_selectors  # whether they are served, or ignored
         self.intercept: Intercept | None = None  # asked first, for each request
         # TCP connections that have asked for something, numbered from 1 for the ledger.
         self._connections: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
@@ -173,7 +175,7 @@ class Api:
         return _bytes(self._form(request, call.params, several=False).item(call.kind, stored))
 
     async def _list(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
-        options = _options(call, watch=False)
+        options = self._options(call, watch=False)
         form = self._form(request, call.params, several=True)
         page = list_page(self._store.history, call.kind.resource, options)
         body = form.page(call.kind, page)
@@ -193,12 +195,16 @@ class Api:
         return response
 
     async def _watch(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
-        options = self._as_supported(_options(call, watch=True))
+        options = self._as_supported(self._options(call, watch=True))
         form = self._form(request, call.params, several=False)
         said = call.kind.deprecation
         headers = {"Warning": _warning(said)} if said else {}
         stream = WatchStream(request, call.kind.plural, self._faults, headers)
-        subscription = Subscription(call.kind, options.selection, form)
+        selection = options.selection
+        # Events have no watch cache, and the watches of the storage think of labels and fields only.
+        if call.kind.plural == "events" and not selection.has_selectors:
+            selection = dataclasses.replace(selection, shards=None)
+        subscription = Subscription(call.kind, selection, form)
         watcher = Watcher(subscription, bookmarks=options.bookmarks, wake=stream.orders.wake)
         try:
             withheld = self._faults.withhold_initial_events_end
@@ -217,6 +223,16 @@ class Api:
             return await stream.run(watcher, self._clock, timeout=timeout, bookmark=self._hub.bookmark_of)
         finally:
             self._hub.close(watcher)
+
+    def _options(self, call: RequestInfo, *, watch: bool) -> ListQuery:
+        """The options of a LIST or WATCH; refused also for a field that the kind does not select by."""
+        options = read_options(
+            call.params, call.namespace, watch=watch, shard_selectors=self._shard_selectors
+        )
+        for path, _, _ in options.selection.fields.conditions:
+            if why := call.kind.why_not_selectable(path):
+                raise status.bad_request(why)
+        return options
 
     def _as_supported(self, options: ListQuery) -> ListQuery:
         """What a server without WatchList makes of a request for it."""
@@ -266,7 +282,7 @@ class Api:
         return _json(status.success(call.kind, call.name, last["metadata"].get("uid", "")))
 
     async def _delete_collection(self, request: web.Request, call: RequestInfo) -> web.StreamResponse:
-        options = _options(call, watch=False)
+        options = self._options(call, watch=False)
         deletion = requests.read_deletion(call, _media_type(request), await request.read())
         page = list_page(self._store.history, call.kind.resource, options)
         for stored in page.items:
@@ -306,15 +322,6 @@ class Api:
                 return _json(ordered.order(self._faults, given, self._outage))
             case _:
                 raise status.no_such_resource()
-
-
-def _options(call: RequestInfo, *, watch: bool) -> ListQuery:
-    """The options of a LIST or WATCH; refused also for a field that the kind does not select by."""
-    options = read_options(call.params, call.namespace, watch=watch)
-    for path, _, _ in options.selection.fields.conditions:
-        if why := call.kind.why_not_selectable(path):
-            raise status.bad_request(why)
-    return options
 
 
 def _refused(refusal: Refusal) -> web.Response:

@@ -111,10 +111,10 @@ def seen(change: StoreEvent, subscription: Subscription, written: Written | None
     """
     # Cheapest first: most changes in a large cluster are in another namespace.
     selection = subscription.selection
-    if selection.namespace and change.new.namespace != selection.namespace:
+    if not selection.covers(change.new):
         return None
-    before = change.old is not None and selection.matches(change.old)
-    after = change.type != "DELETED" and selection.matches(change.new)
+    before = change.old is not None and selection.selects(change.old)
+    after = change.type != "DELETED" and selection.selects(change.new)
     if change.type == "DELETED":
         return _encoded("DELETED", change.new, subscription, written) if before else None
     if after:

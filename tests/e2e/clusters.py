@@ -15,6 +15,8 @@ from waiting import until
 
 from declctl.sandbox import SandboxThread
 
+SHARDED = "--feature-gates=ShardedListAndWatch=true"
+"""The flag of an API server whose LISTs and WATCHes can have a `shardSelector`; alpha in 1.36."""
 _NUMBERS = itertools.count(1)
 
 
@@ -25,6 +27,7 @@ class Cluster(Protocol):
     kubeconfig: Path
     rest: Rest
     has_controllers: bool
+    has_shard_selectors: bool
 
     def asked(self, verb: str, resource: str) -> int:
         """How many LISTs or WATCHes declctl has asked for, since the beginning.
@@ -106,8 +109,9 @@ class SandboxCluster:
     name = "sandbox"
     has_controllers = False
 
-    def __init__(self, server: SandboxThread, folder: Path) -> None:
+    def __init__(self, server: SandboxThread, folder: Path, *, shard_selectors: bool = False) -> None:
         self.server = server
+        self.has_shard_selectors = shard_selectors
         self.kubeconfig = folder / "kubeconfig"
         self.kubeconfig.write_text(yaml.safe_dump(server.kubeconfig()), "utf-8")
         self.rest = Rest.of_kubeconfig(server.kubeconfig())
@@ -156,6 +160,7 @@ class RealCluster:
         self.plane = plane
         self.kubeconfig = plane.kubeconfig
         self.has_controllers = plane.has_controllers
+        self.has_shard_selectors = SHARDED in plane.flags
         self.rest = Rest.of_kubeconfig(yaml.safe_load(plane.kubeconfig.read_text("utf-8")))
 
     def asked(self, verb: str, resource: str) -> int:
@@ -212,6 +217,7 @@ class GivenCluster:
 
     name = "given"
     has_controllers = True
+    has_shard_selectors = False
 
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
@@ -243,10 +249,10 @@ class GivenCluster:
 
 
 @contextmanager
-def sandbox(folder: Path) -> Iterator[SandboxCluster]:
+def sandbox(folder: Path, *, shard_selectors: bool = False) -> Iterator[SandboxCluster]:
     """A sandbox for the length of the context."""
-    with SandboxThread(bookmark_interval=1.0) as server:
-        yield SandboxCluster(server, folder)
+    with SandboxThread(bookmark_interval=1.0, shard_selectors=shard_selectors) as server:
+        yield SandboxCluster(server, folder, shard_selectors=shard_selectors)
 
 
 @contextmanager

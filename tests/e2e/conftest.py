@@ -21,6 +21,12 @@ def _real_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
         yield cluster
 
 
+@pytest.fixture(scope="session")
+def _real_sharded_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with clusters.real(tmp_path_factory.mktemp("sharded"), clusters.SHARDED) as cluster:
+        yield cluster
+
+
 @pytest.fixture(scope="session", params=["real"])
 def real_cluster(_real_cluster: Cluster) -> Cluster:
     """The real API server, one for all tests of a worker: it takes seconds to start.
@@ -49,6 +55,25 @@ def sandbox_cluster(tmp_path: Path) -> Iterator[SandboxCluster]:
 def cluster(request: pytest.FixtureRequest) -> Cluster:
     """Either."""
     return request.getfixturevalue("sandbox_cluster" if request.param == "sandbox" else "_real_cluster")
+
+
+@pytest.fixture
+def _sandbox_sharded_cluster(tmp_path: Path) -> Iterator[SandboxCluster]:
+    with clusters.sandbox(tmp_path, shard_selectors=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("sandbox_cluster", id="sandbox"),
+        pytest.param("_sandbox_sharded_cluster", id="sandbox-sharded"),
+        pytest.param("_real_cluster", id="real", marks=pytest.mark.real),
+        pytest.param("_real_sharded_cluster", id="real-sharded", marks=pytest.mark.real),
+    ]
+)
+def gated_cluster(request: pytest.FixtureRequest) -> Cluster:
+    """Either, without and with the feature gate of shard selectors; the latter has no controllers."""
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
