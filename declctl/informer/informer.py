@@ -93,6 +93,10 @@ def ignore_batch(_: Batch) -> None:
     """The default of `on_batch`."""
 
 
+def _ignore() -> None:
+    """The default of `on_kept`."""
+
+
 class SharedIndexInformer:
     """The cached and indexed objects of one resource, for any number of handlers (SharedIndexInformer).
 
@@ -181,6 +185,10 @@ class SharedIndexInformer:
         self._reprojection: Reprojection | None = None  # the last one that took over, if it is still in use
         self._started = False
         self.has_kept = False  # it begins with kept objects
+        self._kept: Sequence[Record] | None = None  # with which the first list is compared
+        self._postponed: list[Registration] = []  # until the first list is applied
+        # Called when kept objects are in the store, and no listener has heard of what is otherwise now.
+        self.on_kept: Callable[[], None] = _ignore
 
     async def run(self) -> None:
         """List, watch and notify until cancelled (client-go's Run). Raises CacheError the second time.
@@ -243,7 +251,10 @@ class SharedIndexInformer:
         """Begin with objects that an earlier process has kept, in the place of a list.
 
         They are used only if the server still has their history; then the cache is filled with their state of
-        now. Raises CacheError after the start, and for an informer of a set of namespaces.
+        now. A listener that is added with `initial` receives an Added for each cached object then, and any
+        other one what differs from the kept objects: the first list is compared with them, also where the
+        server has compacted their version. Raises CacheError after the start, and for an informer of a set of
+        namespaces.
         """
         self._refuse_started("kept objects")
         reflector = self.controller.reflector
@@ -252,7 +263,7 @@ class SharedIndexInformer:
                 f"{self.name} has a reflector for each namespace: it can't begin with kept objects"
             )
         reflector.begin_with(records, resource_version)
-        self.has_kept = True
+        self.has_kept, self._kept = True, records
 
     def reproject(self, projection: Projection) -> None:
         """Decode with another projection from now on. Cached records stay as they are."""
@@ -294,13 +305,21 @@ class SharedIndexInformer:
                 if self._reprojection is not None:
                     batch = yield from self._reprojection.replacement(batch)
                 self.on_batch(batch)
+                if (kept := self._take_kept()) is not None:
+                    yield from self._applier.begin_with(kept)
+                    batch = msgspec.structs.replace(batch, initial=False)
+                    self.on_kept()
                 # `differences` is a sum over all lists: this list's own are the increase.
                 before = self._applier.differences
                 for notifications in self._applier.replace(batch, now):
                     self.processor.distribute(notifications)
                     yield
                 if (found := self._applier.differences - before) != NO_DIFFERENCES:
-                    _notices.info("%s: listed anew: %s; changes in between were not seen", self.name, found)
+                    how = "listed anew" if kept is None else "compared with the objects of the process before"
+                    _notices.info("%s: %s: %s; changes in between were not seen", self.name, how, found)
+                postponed, self._postponed = self._postponed, []
+                for registration in postponed:
+                    self._slices.start_later(self._introduction(registration))
             case Bookmark():
                 self._applier.bookmark(batch)
                 self.on_batch(batch)
@@ -464,6 +483,9 @@ class SharedIndexInformer:
         registration = self._register(listener, resync_period, synced=None)
         if not initial:
             self._give_with_sync(registration)
+        elif self._kept is not None:
+            self.processor.postpone(registration)
+            self._postponed.append(registration)
         elif deferred:
             # The initial notifications have the cache of their turn: changes until then are part of it.
             self.processor.postpone(registration)
@@ -591,6 +613,12 @@ class SharedIndexInformer:
         given = registration.received_initial.open
         self.synced.on_open(given)
         registration.ended.on_open(lambda: self.synced.forget(given))
+
+    def _take_kept(self) -> Sequence[Record] | None:
+        """The kept objects, once; None if there are none, or if the server has another history."""
+        kept, self._kept = self._kept, None
+        reflector = self.controller.reflector
+        return None if isinstance(reflector, Reflector) and reflector.is_another_history else kept
 
     def _replay(self, registration: Registration) -> None:
         self._slices.start(self.processor.resync(registration, self.indexer.known()))

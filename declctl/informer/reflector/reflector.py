@@ -237,6 +237,7 @@ class Reflector:
         # The faults so far.
         self._backoff = options.backoff(clock)
         self._streak = Streak()
+        self._kept_refuted = False
 
     def begin_with(self, records: Sequence[Record], resource_version: str) -> None:
         """Begin with objects that an earlier process has kept, in the place of a list. Before `run`.
@@ -244,6 +245,11 @@ class Reflector:
         They are used only if the server still has their history; the store receives the state of now.
         """
         self._state = Resuming(records, resource_version)
+
+    @property
+    def is_another_history(self) -> bool:
+        """Whether the server did not have the history of the objects with which it has begun."""
+        return self._kept_refuted
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -378,7 +384,11 @@ class Reflector:
         began = _ListBeginning(None, self.source.projection)
         self._seen.replace(state.records, began.projection)
         async with Deadline(self._clock, idle=_PROOF_DEADLINE, what="the LIST that proves its history"):
-            await self._prove(state.resource_version)
+            try:
+                await self._prove(state.resource_version)
+            except HistoryReplaced:
+                self._kept_refuted = True
+                raise
             now = await self.source.list(ListOptions(limit=1), known=nothing_known)
         opened = self._open(state.resource_version)
         batches = PendingBatches(opened.batches)
