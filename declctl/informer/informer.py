@@ -93,10 +93,6 @@ def ignore_batch(_: Batch) -> None:
     """The default of `on_batch`."""
 
 
-def _ignore() -> None:
-    """The default of `on_kept`."""
-
-
 class SharedIndexInformer:
     """The cached and indexed objects of one resource, for any number of handlers (SharedIndexInformer).
 
@@ -188,7 +184,7 @@ class SharedIndexInformer:
         self._kept: Sequence[Record] | None = None  # with which the first list is compared
         self._postponed: list[Registration] = []  # until the first list is applied
         # Called when kept objects are in the store, and no listener has heard of what is otherwise now.
-        self.on_kept: Callable[[], None] = _ignore
+        self.on_kept: list[Callable[[], None]] = []
 
     async def run(self) -> None:
         """List, watch and notify until cancelled (client-go's Run). Raises CacheError the second time.
@@ -305,21 +301,7 @@ class SharedIndexInformer:
                 if self._reprojection is not None:
                     batch = yield from self._reprojection.replacement(batch)
                 self.on_batch(batch)
-                if (kept := self._take_kept()) is not None:
-                    yield from self._applier.begin_with(kept)
-                    batch = msgspec.structs.replace(batch, initial=False)
-                    self.on_kept()
-                # `differences` is a sum over all lists: this list's own are the increase.
-                before = self._applier.differences
-                for notifications in self._applier.replace(batch, now):
-                    self.processor.distribute(notifications)
-                    yield
-                if (found := self._applier.differences - before) != NO_DIFFERENCES:
-                    how = "listed anew" if kept is None else "compared with the objects of the process before"
-                    _notices.info("%s: %s: %s; changes in between were not seen", self.name, how, found)
-                postponed, self._postponed = self._postponed, []
-                for registration in postponed:
-                    self._slices.start_later(self._introduction(registration))
+                yield from self._replace(batch, now)
             case Bookmark():
                 self._applier.bookmark(batch)
                 self.on_batch(batch)
@@ -332,6 +314,25 @@ class SharedIndexInformer:
                 for registration in self.processor.served():
                     self._replay(registration)
         self._tell_observers(batch)
+
+    def _replace(self, batch: Replacement, now: float) -> Iterator[None]:
+        kept, how = self._take_kept(), "listed anew"
+        if kept is not None:
+            how = "compared with the objects of the process before"
+            batch = msgspec.structs.replace(batch, initial=False)
+            yield from self._applier.begin_with(kept)
+            for call in self.on_kept:
+                call()
+        # `differences` is a sum over all lists: this list's own are the increase.
+        before = self._applier.differences
+        for notifications in self._applier.replace(batch, now):
+            self.processor.distribute(notifications)
+            yield
+        if (found := self._applier.differences - before) != NO_DIFFERENCES:
+            _notices.info("%s: %s: %s; changes in between were not seen", self.name, how, found)
+        postponed, self._postponed = self._postponed, []
+        for registration in postponed:
+            self._slices.start_later(self._introduction(registration))
 
     def observe(self, call: OnApplied) -> None:
         """Call `call` when the cache has applied changes, and when the informer has stopped. On the loop."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from declctl.objects import Cause
 from declctl.recording.entries import FrameDictionary
 
 
@@ -61,11 +62,43 @@ class KeptFinalizers(msgspec.Struct, frozen=True, array_like=True, tag=6):
     keys: dict[str, list[str]]
 
 
+class KeptChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a handler has still to deal with for one key."""
+
+    key: str
+    old: KeptObject | None = None  # the state that the handler knows; None for an object that is new to it
+    attempts: int = 0  # that have failed
+    due: float | None = None  # seconds since the epoch; None: at once
+    causes: Sequence[Cause] = ()
+
+
+class KeptHandler(msgspec.Struct, frozen=True, array_like=True):
+    """What one handler has still to deal with: what has come and gone since the mark before."""
+
+    name: str
+    caches: list[int]  # that it hears of
+    changes: list[KeptChange]
+    done: list[str]  # keys
+    whole: bool  # all that it has to deal with: what an earlier mark says is over
+
+
+class KeptMark(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """All entries before it belong together. What comes after the last mark of a file is not used.
+
+    A handler that is not in it is not known: the next process tells it all objects.
+    """
+
+    digest: str  # of the files that run
+    handlers: list[KeptHandler]
+
+
 class StateEnd(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """The process has ended in order."""
 
 
-StateEntry = StateHeader | KeptCache | FrameDictionary | KeptList | KeptChanges | KeptFinalizers | StateEnd
+StateEntry = (
+    StateHeader | KeptCache | FrameDictionary | KeptList | KeptChanges | KeptFinalizers | KeptMark | StateEnd
+)
 """One entry of a state file."""
 
 STATE_ENTRIES = msgspec.msgpack.Decoder(list[StateEntry])
@@ -80,3 +113,10 @@ class CacheState(msgspec.Struct):
     objects: dict[str, KeptObject] = msgspec.field(default_factory=dict[str, KeptObject])
     dictionaries: dict[int, bytes] = msgspec.field(default_factory=dict[int, bytes])
     finalizers: dict[str, list[str]] = msgspec.field(default_factory=dict[str, list[str]])
+
+
+class HandlerState(msgspec.Struct):
+    """What a handler has still to deal with, as a file has it."""
+
+    caches: Sequence[str] = ()  # their identities
+    changes: dict[str, KeptChange] = msgspec.field(default_factory=dict[str, KeptChange])

@@ -17,10 +17,12 @@ from declctl.recording.entries import FrameDictionary
 from declctl.recording.state_entries import (
     STATE_ENTRIES,
     CacheState,
+    HandlerState,
     KeptCache,
     KeptChanges,
     KeptFinalizers,
     KeptList,
+    KeptMark,
     StateEnd,
     StateEntry,
     StateHeader,
@@ -38,6 +40,8 @@ class KeptState(msgspec.Struct, frozen=True):
 
     header: StateHeader
     caches: dict[str, CacheState]
+    digest: str = ""  # of the files that ran
+    handlers: dict[str, HandlerState] = {}  # by name
 
 
 class StateFolder:
@@ -121,13 +125,35 @@ def _check_first_line(path: Path, line: bytes) -> None:
 
 
 def _state_of(path: Path, blocks: Iterable[Sequence[StateEntry]]) -> KeptState:
-    header: StateHeader | None = None
-    caches: dict[int, CacheState] = {}
-    whole: set[int] = set()  # caches whose list has come to its end
+    found, since_mark = _Reading(), list[StateEntry]()
     for entry in (each for block in blocks for each in block):
+        since_mark.append(entry)
+        if isinstance(entry, StateHeader):
+            found.header = entry
+        elif isinstance(entry, KeptMark):
+            for each in since_mark:
+                found.take(each)
+            since_mark.clear()
+    if found.header is None:
+        raise StateUnusable(f"{path} is torn before its first entry")
+    caches = {found.caches[number].identity: found.caches[number] for number in sorted(found.whole)}
+    return KeptState(found.header, caches, found.digest, found.handlers)
+
+
+class _Reading:
+    """A file, as far as it was read."""
+
+    def __init__(self) -> None:
+        self.header: StateHeader | None = None
+        self.caches: dict[int, CacheState] = {}
+        self.whole: set[int] = set()  # caches whose list has come to its end
+        self.digest = ""
+        self.handlers: dict[str, HandlerState] = {}
+
+    def take(self, entry: StateEntry) -> None:
+        """Take the next entry."""
+        caches, whole = self.caches, self.whole
         match entry:
-            case StateHeader():
-                header = entry
             case KeptCache():
                 caches[entry.cache] = CacheState(entry.identity, entry.paths)
             case FrameDictionary(stream, number, data):
@@ -143,11 +169,21 @@ def _state_of(path: Path, blocks: Iterable[Sequence[StateEntry]]) -> KeptState:
                     whole.add(entry.cache)
             case KeptChanges():
                 _take(caches[entry.cache], entry)
-            case StateEnd():
+            case KeptMark():
+                self._mark(entry)
+            case StateHeader() | StateEnd():
                 pass
-    if header is None:
-        raise StateUnusable(f"{path} is torn before its first entry")
-    return KeptState(header, {caches[number].identity: caches[number] for number in sorted(whole)})
+
+    def _mark(self, mark: KeptMark) -> None:
+        self.digest, handlers = mark.digest, dict[str, HandlerState]()
+        for each in mark.handlers:
+            before = None if each.whole else self.handlers.get(each.name)
+            state = handlers[each.name] = before or HandlerState()
+            state.caches = [self.caches[number].identity for number in each.caches]
+            for key in each.done:
+                state.changes.pop(key, None)
+            state.changes.update((change.key, change) for change in each.changes)
+        self.handlers = handlers
 
 
 def _take(cache: CacheState, entry: KeptList | KeptChanges) -> None:

@@ -107,6 +107,8 @@ def make_parts(process: Process, *, history: ReloadHistory, restart: Callable[[s
     announcer = Announcer(
         process, observer, history=history, reloader=reloader, retries=retries, tap=slots.tap, restart=restart
     )
+    if process.state is not None:
+        process.state.follow(slots.all, lambda: reloader.running[1])
     digest = process.files.digest
     attempts = Attempts(reloader, digest=digest, finished=announcer.attempted, health=file_watch, clock=clock)
     return RuntimeParts(

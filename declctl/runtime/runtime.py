@@ -477,7 +477,7 @@ class Runtime:
         if self._make_recorder is not None:
             recorder = self._make_recorder(client, self._first_plan)
             stack.callback(recorder.close)
-        state = self._state_keeper()
+        state = self._state_keeper(checked.inputs.digest)
         if state is not None:
             stack.callback(state.close)
         return Process(
@@ -496,7 +496,7 @@ class Runtime:
             on_dry_run=self._on_dry_run,
         )
 
-    def _state_keeper(self) -> "StateKeeper | None":
+    def _state_keeper(self, digest: str) -> "StateKeeper | None":
         """What keeps the caches of this process, if the manifest asks for it."""
         name, path = self.plan.name, self.plan.state.folder
         if path is None or not self.options.keeps_state:
@@ -506,7 +506,12 @@ class Runtime:
 
         folder = folder_of(self.options.at or Path(self.options.manifest))
         return StateKeeper(
-            folder / path, controller=name, version=__version__, clock=self._clock, log=self._log
+            folder / path,
+            controller=name,
+            version=__version__,
+            digest=digest,
+            clock=self._clock,
+            log=self._log,
         )
 
     def _background(

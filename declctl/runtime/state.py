@@ -10,11 +10,11 @@ import itertools
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from declctl.errors import StateUnusable
 from declctl.informer.informer import SharedIndexInformer, ignore_batch
@@ -25,13 +25,18 @@ from declctl.kit.secret_values import is_secret
 from declctl.objects import DeltaType, HeldObject, Layout, Record
 from declctl.objects.frame import BROKEN_FRAME, ResumableCodec, dictionary_of
 from declctl.objects.record import Projected
+from declctl.objects.resource import namespace_of
 from declctl.recording.entries import FrameDictionary
 from declctl.recording.state_entries import (
     CacheState,
+    HandlerState,
     KeptCache,
+    KeptChange,
     KeptChanges,
     KeptFinalizers,
+    KeptHandler,
     KeptList,
+    KeptMark,
     KeptObject,
     StateEnd,
     StateEntry,
@@ -39,7 +44,8 @@ from declctl.recording.state_entries import (
 )
 from declctl.recording.state_file import StateFile, StateFolder
 from declctl.runtime.caching.identities import CacheIdentity
-from declctl.runtime.caching.managed_informer import ManagedInformer
+from declctl.runtime.caching.managed_informer import ManagedInformer, PendingChange
+from declctl.runtime.handling.handler_slot import HandlerSlot
 from declctl.runtime.log import Log
 
 MOST_WAITING: Final = 50_000  # batches; beyond it, a new file is begun
@@ -87,7 +93,27 @@ class _CacheMoment(NamedTuple):
     finalizers: Mapping[str, list[str]]
 
 
-_Moment = list[_CacheMoment]
+class _HandlerMark(NamedTuple):
+    """What one handler has still to deal with, since the mark before."""
+
+    name: str
+    caches: Sequence[_WrittenCache]
+    changes: Mapping[str, PendingChange | None]
+    whole: bool
+
+
+class _Mark(NamedTuple):
+    """What all handlers have still to deal with, now that the caches have what was written before."""
+
+    digest: str
+    handlers: Sequence[_HandlerMark]
+
+
+class _Moment(NamedTuple):
+    """All caches and handlers at one moment, with which a file begins."""
+
+    caches: Sequence[_CacheMoment]
+    mark: _Mark
 
 
 class StateKeeper:
@@ -96,16 +122,25 @@ class StateKeeper:
     A fault of the disk ends the keeping, and not the controller.
     """
 
-    def __init__(self, path: Path, *, controller: str, version: str, clock: Clock, log: Log) -> None:
-        """Read the state of the process before."""
+    def __init__(
+        self, path: Path, *, controller: str, version: str, digest: str, clock: Clock, log: Log
+    ) -> None:
+        """Read the state of the process before. `digest` is that of the files with which this one begins."""
         self.fault = ""  # why nothing is kept; empty while all is
         self._log = log
         self._header = StateHeader(controller, version, clock.now().isoformat())
         self._kept: dict[str, CacheState] = {}  # of the process before, by identity; a cache takes its own
+        self._kept_handlers: Mapping[str, HandlerState] = {}  # as above, if it ran the same files
+        self._digest: Callable[[], str] = lambda: digest
+        self._clock = clock
+        self._slots: Callable[[], Iterable[HandlerSlot[Any]]] = tuple
+        self._heard: dict[str, Sequence[_WrittenCache]] = {}  # by handler; while it ends it hears none
+        self._unmarked = 0  # batches since the last mark; those of the loop
+        self._marked: frozenset[str] = frozenset()  # handlers of the last mark; the others are written whole
         self._loop = asyncio.get_running_loop()
         self._caches: list[_WrittenCache] = []  # that may be alive; changed on the loop
         self._numbers = itertools.count(1)
-        self._waiting: deque[_KeptBatch | _Moment] = deque()
+        self._waiting: deque[_KeptBatch | _Moment | _Mark] = deque()
         self._asked = False  # for a moment that has not come
         self._file: StateFile | None = None  # None before the first moment
         self._begun_bytes = 0  # of the file, when its caches were written
@@ -122,6 +157,10 @@ class StateKeeper:
             self._thread.start()
         except StateUnusable as why:
             self._give_up(str(why))
+
+    def follow(self, slots: Callable[[], Iterable[HandlerSlot[Any]]], digest: Callable[[], str]) -> None:
+        """Keep what handlers have still to deal with. `digest` is that of the files that run."""
+        self._slots, self._digest = slots, digest
 
     def take(self, cached: ManagedInformer) -> None:
         """Let a new cache begin with the objects that were kept, and keep those that it will have.
@@ -147,6 +186,8 @@ class StateKeeper:
                 informer.on_batch = ignore_batch
         if any(not cache.is_kept and _has_synced(cache) for cache in self._caches):
             self._take_moment()
+        else:
+            self._take_mark()
         self._ended.set()
         if self._folder is not None:
             self._thread.join(_END_SECONDS)
@@ -158,6 +199,8 @@ class StateKeeper:
             if found is not None:
                 self._check(found.header)
                 self._kept = found.caches
+                if found.digest == self._digest():
+                    self._kept_handlers = found.handlers
         except StateUnusable as why:
             self._log.warning(f"the state of the process before is not used: {why}; all caches are listed")
 
@@ -183,8 +226,9 @@ class StateKeeper:
         # Equal labels and values are one object in memory, as in a cache that was listed.
         labels, values = dict[bytes, bytes](), dict[object, tuple[Projected, ...]]()
         restore = codec.restore
-        records = [
-            Record(
+
+        def record_of(each: KeptObject) -> Record:
+            return Record(
                 each.key,
                 each.revision,
                 labels.setdefault(each.labels, each.labels),
@@ -192,8 +236,22 @@ class StateKeeper:
                 restore(each.frame),
                 layout,
             )
-            for each in kept.objects.values()
-        ]
+
+        records = [record_of(each) for each in kept.objects.values()]
+        namespace = cached.identity.watch.namespace
+        for name, handler in self._kept_handlers.items():
+            if kept.identity in handler.caches:
+                cached.kept_for[name] = [
+                    PendingChange(
+                        each.key,
+                        None if each.old is None else record_of(each.old),
+                        each.attempts,
+                        each.due,
+                        each.causes,
+                    )
+                    for each in handler.changes.values()
+                    if namespace in (None, namespace_of(each.key))
+                ]
         for raw, keys in kept.finalizers.items():
             for key in keys:
                 projection.finalizers.note(raw.encode(), key)
@@ -203,14 +261,24 @@ class StateKeeper:
         others(batch)
         if self.fault:
             return
+        self._unmarked += 1
         if len(self._waiting) < MOST_WAITING:
             self._waiting.append(_KeptBatch(cache, batch))
         else:
             cache.lost += 1
 
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a cache is amid many changes, of which listeners have heard a part."""
+        informers = [informer for each in self._caches if (informer := each.informer()) is not None]
+        return any(each.indexer.is_being_replaced or each.unfinished_work for each in informers)
+
     def _take_moment(self) -> None:
+        if self._is_busy:
+            self._asked = False  # until it is asked again
+            return
         self._kept.clear()  # no cache of the first generation is left that could take them
-        moment: _Moment = []
+        moment = list[_CacheMoment]()
         for cache in self._caches:
             informer = cache.informer()
             if informer is not None and informer.has_synced:
@@ -219,7 +287,30 @@ class StateKeeper:
                 moment.append(
                     _CacheMoment(cache, cache.lost, projection.layout, store.list(), version, finalizers)
                 )
-        self._waiting.append(moment)
+        self._waiting.append(_Moment(moment, self._mark(whole=True)))
+
+    def _take_mark(self) -> None:
+        """Say what handlers have still to deal with, unless a cache or a handler is amid many changes."""
+        if self._is_busy:
+            return
+        mark = self._mark(whole=False)
+        if self._unmarked or any(each.changes for each in mark.handlers):
+            self._unmarked = 0
+            self._waiting.append(mark)
+
+    def _mark(self, *, whole: bool) -> _Mark:
+        now, handlers = self._clock.now().timestamp(), list[_HandlerMark]()
+        for slot in self._slots():
+            if not slot.has_heard_all:
+                continue  # the next process tells it all objects
+            heard = [each for each in self._caches if each.informer() in _informers(slot)]
+            heard = self._heard[slot.name] = heard or self._heard.get(slot.name, [])
+            anew = whole or slot.name not in self._marked
+            changes = slot.take_pending(now, whole=anew)
+            if changes is not None:
+                handlers.append(_HandlerMark(slot.name, heard, changes, anew))
+        self._marked = frozenset(each.name for each in handlers)
+        return _Mark(self._digest(), handlers)
 
     # In the thread
 
@@ -228,6 +319,8 @@ class StateKeeper:
             while not self._ended.wait(PAUSE_SECONDS):
                 self._write_waiting(folder)
                 self._ask()
+                if self._file is not None and not self._asked:
+                    self._loop.call_soon_threadsafe(self._take_mark)
             self._write_waiting(folder)
             if self._file is not None:
                 self._file.append([StateEnd()])
@@ -268,9 +361,11 @@ class StateKeeper:
             entries: list[StateEntry] = []
             for _ in range(min(len(waiting), _OBJECTS_OF_AN_ENTRY)):
                 item = waiting.popleft()
-                if isinstance(item, list):
+                if isinstance(item, _Moment):
                     entries = []  # the file before ends here
                     self._begin_file(folder, item)
+                elif isinstance(item, _Mark):
+                    entries += self._packed_mark(item)
                 elif item.cache.is_kept:
                     for some in self._packed_batch(item):
                         entries += some
@@ -280,7 +375,7 @@ class StateKeeper:
     def _begin_file(self, folder: StateFolder, moment: _Moment) -> None:
         file = folder.begin()
         file.append([self._header])
-        for each in moment:
+        for each in moment.caches:
             cache, layout = each.cache, each.layout
             if any(record.layout is not layout for record in each.records):
                 cache.layout = None  # an edit changes its records just now: the next file has it
@@ -292,6 +387,7 @@ class StateKeeper:
             for entries in self._packed_list(cache, layout, each.records, each.version):
                 file.append(entries)
                 yield_interpreter()
+        file.append(self._packed_mark(moment.mark))
         file.publish()
         if self._file is not None:
             self._file.close()
@@ -337,6 +433,31 @@ class StateKeeper:
             objects = [self._packed(cache, layout, each, entries) for each in part]
             yield [*entries, KeptList(cache.number, version, objects, more=start < starts[-1])]
 
+    def _packed_mark(self, mark: _Mark) -> Sequence[StateEntry]:
+        entries, handlers = list[StateEntry](), list[KeptHandler]()
+        for each in mark.handlers:
+            by_namespace = {
+                cache.identity.watch.namespace: cache for cache in each.caches if cache.layout is not None
+            }
+            changes: list[KeptChange] = []
+            for pending in each.changes.values():
+                if pending is None:
+                    continue
+                old, record = None, pending.old
+                if record is not None:
+                    cache = by_namespace.get(None) or by_namespace.get(namespace_of(record.key))
+                    if cache is None or cache.layout is None or cache.layout is not record.layout:
+                        break  # the state that the handler knows can't be written: it will be told all
+                    old = self._packed(cache, cache.layout, record, entries)
+                changes.append(KeptChange(pending.key, old, pending.attempts, pending.due, pending.causes))
+            else:
+                done = [key for key, pending in each.changes.items() if pending is None]
+                numbers = [cache.number for cache in by_namespace.values()]
+                handlers.append(KeptHandler(each.name, numbers, changes, done, each.whole))
+        if len(handlers) < len(mark.handlers):
+            self._marked &= {each.name for each in handlers}
+        return [*entries, KeptMark(mark.digest, handlers)]
+
     def _packed(
         self, cache: _WrittenCache, layout: Layout, record: Record, entries: list[StateEntry]
     ) -> KeptObject:
@@ -351,6 +472,10 @@ class StateKeeper:
 def _has_synced(cache: _WrittenCache) -> bool:
     informer = cache.informer()
     return informer is not None and informer.has_synced
+
+
+def _informers(slot: HandlerSlot[Any]) -> Sequence[SharedIndexInformer]:
+    return [each.informer for each in slot.registrations]
 
 
 def _digest(identity: CacheIdentity) -> str:

@@ -14,7 +14,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -31,7 +31,16 @@ from declctl.informer.stores.indices import FieldIndex, FunctionIndex, IndexFunc
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import ResourcePlan
-from declctl.objects import Codec, FieldPath, GroupVersionKind, KubeObject, ObjectCodec, ObjectKey, Record
+from declctl.objects import (
+    Cause,
+    Codec,
+    FieldPath,
+    GroupVersionKind,
+    KubeObject,
+    ObjectCodec,
+    ObjectKey,
+    Record,
+)
 from declctl.objects.answers import mapping
 from declctl.objects.differences import MutationDetector
 from declctl.objects.resource import key_of
@@ -49,6 +58,16 @@ _BATCH_OF_A_THREAD = 10 * BATCH
 # objects change faster than user code returns.
 _MOST_BATCHES = 10
 LONGEST_PAUSE = 1.0  # seconds that a cache applies nothing; its changes wait in the queue of the informer
+
+
+class PendingChange(msgspec.Struct, frozen=True):
+    """What a handler of the process before had still to deal with for one key."""
+
+    key: str
+    old: Record | None = None  # the state that it knows; None for an object that is new to it
+    attempts: int = 0  # that have failed
+    due: float | None = None  # seconds since the epoch; None: at once
+    causes: Sequence[Cause] = ()
 
 
 class RequestCounts(msgspec.Struct, frozen=True):
@@ -225,6 +244,15 @@ class ManagedInformer:
     # Runs the transform in threads; set from a reload that made this cache to its commit.
     staged: StagedTransform | None = None
     failed_before: int = 0  # value of `failed` when the last user left
+    # By handler that knows the objects with which the cache begins: what it had still to deal with.
+    kept_for: dict[str, Sequence[PendingChange]] = field(default_factory=dict[str, Sequence[PendingChange]])
+
+    def pending_for(self, handler: str) -> Sequence[PendingChange] | None:
+        """What a handler has still to deal with that knows the kept objects; None for any other one.
+
+        A handler that comes after the first sync knows nothing: another process may have led meanwhile.
+        """
+        return None if self.informer.has_synced else self.kept_for.get(handler)
 
     @property
     def failed(self) -> int:

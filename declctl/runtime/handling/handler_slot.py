@@ -11,7 +11,7 @@ or on a loop for handlers.
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +25,7 @@ from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
 from declctl.objects import ChangeReason, ChangeType, Notification, Record, merge
 from declctl.objects.resource import name_of
-from declctl.runtime.caching.managed_informer import ManagedInformer
+from declctl.runtime.caching.managed_informer import ManagedInformer, PendingChange
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
@@ -154,6 +154,18 @@ class HandlerSlot(ABC, Generic[T]):
     @abstractmethod
     def replay(self, managed: ManagedInformer, records: Sequence[Record], now: float) -> None:
         """Queue objects of one of `replayed_caches` again, for new code. `now` is a Unix time stamp."""
+
+    @abstractmethod
+    def go_on(self, managed: ManagedInformer, pending: Sequence[PendingChange]) -> None:
+        """Queue what an earlier process had still to deal with. The cache has its objects."""
+
+    @abstractmethod
+    def take_pending(self, now: float, *, whole: bool) -> Mapping[str, PendingChange | None] | None:
+        """What is still to be dealt with, by key: what has come and, as None, gone since the last call.
+
+        With `whole`, all. None if it can't be said, as changes wait that have led to no key. `now` is a Unix
+        time stamp.
+        """
 
     @abstractmethod
     def requeue(self, key: str) -> RequeueResult:
@@ -302,9 +314,16 @@ class HandlerSlot(ABC, Generic[T]):
     def attach(
         self, informers: Iterable[ManagedInformer], binding: HandlerBinding, *, initial: bool = True
     ) -> None:
-        """Listen to informers. With `initial`, an Added for each cached object comes first."""
+        """Listen to informers. With `initial`, an Added for each cached object comes first.
+
+        If the handler knows the objects with which a cache begins, what differs now comes in their place,
+        after what the process before had still to deal with.
+        """
         for managed in informers:
-            self.registrations[managed] = self._listen(managed, binding, initial=initial)
+            pending = managed.pending_for(self.name) if initial else None
+            self.registrations[managed] = self._listen(managed, binding, initial=initial and pending is None)
+            if pending is not None:
+                managed.informer.on_kept.append(partial(self.go_on, managed, pending))
 
     def detach(self, informers: Iterable[ManagedInformer] | None = None) -> None:
         """Stop listening to these informers; for None, to all."""
@@ -351,6 +370,11 @@ class HandlerSlot(ABC, Generic[T]):
         """Record that all changes of the first sync were added. May be called again."""
         self._initial_complete = True
         self._look_synced()
+
+    @property
+    def has_heard_all(self) -> bool:
+        """Whether all changes of the first sync were added."""
+        return self._initial_complete
 
     @property
     def has_synced(self) -> bool:
@@ -590,6 +614,36 @@ class EventSlot(HandlerSlot[Notification]):
         if rested:
             self.wake()
         return rested, dropped
+
+    def go_on(self, managed: ManagedInformer, pending: Sequence[PendingChange]) -> None:
+        """Queue the differences to the states that the handler knows."""
+        now, told = self._clock.now().timestamp(), list[Notification]()
+        for each in pending:
+            old, new = each.old, managed.informer.indexer.get_by_key(each.key)
+            if old is not None and (new is None or new.uid != old.uid):
+                told.append(Notification(_DELETED, old, None, False, True, ChangeReason.RELIST, now))
+                old = None
+            if new is not None:
+                kind = ChangeType.ADDED if old is None else ChangeType.MODIFIED
+                told.append(Notification(kind, new, old, reason=ChangeReason.RELIST, received_at=now))
+        self.add_all(told)
+
+    def take_pending(
+        self,
+        now: float,  # noqa: ARG002 - its retries begin anew
+        *,
+        whole: bool,
+    ) -> Mapping[str, PendingChange | None]:
+        """The oldest state of each key that the handler knows, and whether it knows one."""
+        found: dict[str, PendingChange | None] = {}
+        for key, items in self._changes.take_changes(whole=whole).items():
+            change = next((each.value for each in items if each.value.type is not _RESYNC), None)
+            if change is None:
+                found[key] = None
+            else:
+                is_new = change.type is ChangeType.ADDED
+                found[key] = PendingChange(key, None if is_new else change.old or change.record)
+        return found
 
     @property
     def replayed_caches(self) -> Sequence[ManagedInformer]:

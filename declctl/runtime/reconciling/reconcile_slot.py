@@ -35,7 +35,7 @@ from declctl.objects import (
     event_id_of,
     record_of,
 )
-from declctl.runtime.caching.managed_informer import ManagedInformer
+from declctl.runtime.caching.managed_informer import ManagedInformer, PendingChange
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics, WatchStatistics
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
 from declctl.runtime.handling.failure_log import is_round
@@ -113,6 +113,11 @@ class LeftoverCache(Protocol):
 
     def is_undecided(self, key: str) -> bool:
         """Whether it is not known yet if an object has left the scope, or is gone. From any thread."""
+        ...
+
+    @property
+    def has_undecided(self) -> bool:
+        """Whether there are such objects."""
         ...
 
     def object_left(self, notification: Notification) -> None:
@@ -564,6 +569,38 @@ class ReconcileSlot(HandlerSlot[Reasons]):
             self._let_wait(managed, notification, {self._own: failures} if failures else {})
         self.replayed += len(records)
         self.wake()
+
+    def go_on(self, managed: ManagedInformer, pending: Sequence[PendingChange]) -> None:
+        """Queue the keys, each at its time and with the attempts that have failed."""
+        if managed not in self._own.informers:
+            return
+        now = self._clock.now().timestamp()
+        for each in pending:
+            reasons = Reasons(dict.fromkeys(each.causes))
+            seconds = 0.0 if each.due is None else max(0.0, each.due - now)
+            self._keys.go_on(each.key, reasons, attempts=each.attempts, seconds=seconds)
+        self.wake()
+
+    def take_pending(self, now: float, *, whole: bool) -> Mapping[str, PendingChange | None] | None:
+        """Each key with its causes, and the time for which it waits."""
+        if len(self._unmapped) or (self.leftovers is not None and self.leftovers.has_undecided):
+            return None
+        found, began = dict[str, PendingChange | None](), self._clock.monotonic()
+        for key, items in self._keys.take_changes(whole=whole).items():
+            causes = tuple(dict.fromkeys(cause for each in items for cause in each.value.causes))
+            # What has no time of its own is due.
+            due = min([began if each.due is None else each.due for each in items], default=None)
+            found[key] = (
+                None
+                if due is None
+                else PendingChange(
+                    key,
+                    attempts=max(each.attempts for each in items),
+                    due=now + due - began if due > began else None,
+                    causes=causes,
+                )
+            )
+        return found
 
     def requeue(self, key: str) -> RequeueResult:
         """Let a key be reconciled that was given up, with its newest state."""

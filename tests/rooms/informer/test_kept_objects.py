@@ -25,7 +25,7 @@ class _Next:
         self.informer.remove_event_handler(self.informer.processor.registrations(self.newcomer)[0])
         self.knows.folded = {each.key: each for each in kept}
         self.informer.begin_with(kept, version)
-        self.informer.on_kept = lambda: self.told_at_kept.extend(sorted(self.informer.indexer.known()))
+        self.informer.on_kept.append(lambda: self.told_at_kept.extend(sorted(self.informer.indexer.known())))
         self.registrations = [
             self.informer.add_listener(self.knows, initial=False),
             self.informer.add_listener(self.newcomer, deferred=True),
