@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from declctl.errors import StateUnusable
 from declctl.recording.state_entries import (
     KeptCache,
+    KeptChange,
     KeptChanges,
+    KeptHandler,
     KeptList,
+    KeptMark,
     KeptObject,
     StateEntry,
     StateHeader,
@@ -61,19 +64,39 @@ def _written(steps) -> list[tuple[list[StateEntry], dict[str, tuple[str, dict]]]
     return found
 
 
-@given(steps=STEPS, cut=st.floats(0, 1))
+MARKS = st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), st.sampled_from("klm"), st.booleans()))
+
+
+def _marks(drawn) -> list[tuple[KeptMark, dict[str, set[str]]]]:
+    """Marks, each with the keys that a handler has still to deal with."""
+    found, known = [], dict[str, set[str]]()
+    for is_done, handler, key, whole in drawn:
+        changes = [] if is_done else [KeptChange(key)]
+        entry = KeptHandler(handler, [1], changes, [key] if is_done else [], whole)
+        before = set() if whole else known.get(handler, set())
+        known = {handler: before - {key} if is_done else before | {key}}  # no other handler is known any more
+        found.append((KeptMark("digest", [entry]), known))
+    return found
+
+
+@given(steps=STEPS, marks=MARKS, cut=st.floats(0, 1))
 @settings(max_examples=150)
-def test_a_file_is_read_to_its_last_whole_block(steps, cut: float, tmp_path_factory) -> None:
-    """Wherever the process was killed: the caches are those of the moment of a block, none of a mixture."""
+def test_a_file_is_read_to_its_last_whole_mark(steps, marks, cut: float, tmp_path_factory) -> None:
+    """Wherever the process was killed: caches and handlers are those of one mark, and none of a mixture."""
     path = tmp_path_factory.mktemp("state")
     written = _written(steps)
     folder = StateFolder(path)
     file = folder.begin()
     file.append([HEADER, *(KeptCache(number, name, name, ["spec.x"]) for number, name in CACHES.items())])
     ends, begun = [], file.bytes
-    for entries, known in written:
+    # Where there are fewer marks than steps, some changes come before one mark.
+    every = max(1, -(-len(written) // max(1, len(marked := _marks(marks)))))
+    for number, (entries, known) in enumerate(written, 1):
         file.append(entries)
-        ends.append((file.bytes, known))
+        if number % every == 0 and marked:
+            mark, pending = marked.pop(0)
+            file.append([mark])
+            ends.append((file.bytes, known, pending))
     file.publish()
     file.close()
     length = int(cut * file.bytes)
@@ -83,11 +106,12 @@ def test_a_file_is_read_to_its_last_whole_block(steps, cut: float, tmp_path_fact
             folder.read()
     else:
         read = folder.read()
-        expected = [known for end, known in ends if end <= length]
+        expected = [(known, pending) for end, known, pending in ends if end <= length]
         assert read is not None
         assert read.header == HEADER
         found = {name: (each.version, each.objects) for name, each in read.caches.items()}
-        assert found == (expected[-1] if expected else {})
+        handlers = {name: set(each.changes) for name, each in read.handlers.items()}
+        assert (found, handlers) == (expected[-1] if expected else ({}, {}))
     folder.close()
 
 
