@@ -134,7 +134,6 @@ class StateKeeper:
         self._digest: Callable[[], str] = lambda: digest
         self._clock = clock
         self._slots: Callable[[], Iterable[HandlerSlot[Any]]] = tuple
-        self._heard: dict[str, Sequence[_WrittenCache]] = {}  # by handler; while it ends it hears none
         self._unmarked = 0  # batches since the last mark; those of the loop
         self._marked: frozenset[str] = frozenset()  # handlers of the last mark; the others are written whole
         self._loop = asyncio.get_running_loop()
@@ -294,7 +293,7 @@ class StateKeeper:
         if self._is_busy:
             return
         mark = self._mark(whole=False)
-        if self._unmarked or any(each.changes for each in mark.handlers):
+        if self._unmarked or any(each.changes or each.whole for each in mark.handlers):
             self._unmarked = 0
             self._waiting.append(mark)
 
@@ -303,8 +302,8 @@ class StateKeeper:
         for slot in self._slots():
             if not slot.has_heard_all:
                 continue  # the next process tells it all objects
-            heard = [each for each in self._caches if each.informer() in _informers(slot)]
-            heard = self._heard[slot.name] = heard or self._heard.get(slot.name, [])
+            informers = [each.informer for each in slot.heard_caches]
+            heard = [each for each in self._caches if each.informer() in informers]
             anew = whole or slot.name not in self._marked
             changes = slot.take_pending(now, whole=anew)
             if changes is not None:
@@ -452,7 +451,7 @@ class StateKeeper:
                 changes.append(KeptChange(pending.key, old, pending.attempts, pending.due, pending.causes))
             else:
                 done = [key for key, pending in each.changes.items() if pending is None]
-                numbers = [cache.number for cache in by_namespace.values()]
+                numbers = [cache.number for cache in each.caches if cache.layout is not None]
                 handlers.append(KeptHandler(each.name, numbers, changes, done, each.whole))
         if len(handlers) < len(mark.handlers):
             self._marked &= {each.name for each in handlers}
@@ -472,10 +471,6 @@ class StateKeeper:
 def _has_synced(cache: _WrittenCache) -> bool:
     informer = cache.informer()
     return informer is not None and informer.has_synced
-
-
-def _informers(slot: HandlerSlot[Any]) -> Sequence[SharedIndexInformer]:
-    return [each.informer for each in slot.registrations]
 
 
 def _digest(identity: CacheIdentity) -> str:

@@ -116,6 +116,7 @@ class HandlerSlot(ABC, Generic[T]):
     ) -> None:
         self.name = binding.plan.name
         self.registrations: dict[ManagedInformer, Registration] = {}  # by informer
+        self._heard_last: Sequence[ManagedInformer] = ()  # before the end
         self.replayed = 0  # objects that were delivered again because of new code
         self.wake: Callable[[], None] = _no_workers  # called when the queue may have items for the workers
         self.replace_worker: Callable[[], None] = _no_workers  # starts another one in the place of a zombie's
@@ -327,8 +328,15 @@ class HandlerSlot(ABC, Generic[T]):
 
     def detach(self, informers: Iterable[ManagedInformer] | None = None) -> None:
         """Stop listening to these informers; for None, to all."""
+        if informers is None:
+            self._heard_last = tuple(self.registrations)
         for managed in tuple(self.registrations if informers is None else informers):
             self.registrations.pop(managed).remove()
+
+    @property
+    def heard_caches(self) -> Sequence[ManagedInformer]:
+        """The caches to which it listens, or has listened until the process ended."""
+        return tuple(self.registrations) or self._heard_last
 
     def retime(self, period: float) -> None:
         """Receive the cached objects as Resync each `period` seconds from now on; never for 0."""
