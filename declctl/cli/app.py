@@ -187,6 +187,11 @@ _get = typer.Typer(help="Read a running process.", no_args_is_help=True, rich_ma
 _finalizers = typer.Typer(
     help="Finalizers of handlers, on the objects of a cluster.", no_args_is_help=True, rich_markup_mode=None
 )
+_state = typer.Typer(
+    help="The folder of spec.state: what a process keeps for the next one.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 _bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True, rich_markup_mode=None)
 _new = typer.Typer(help="Write files to start from.", no_args_is_help=True, rich_markup_mode=None)
 _generate = typer.Typer(
@@ -1365,6 +1370,31 @@ def release_finalizers(
     return release(manifest, handler=handler, yes=yes, all_kinds=all_kinds, cluster=cluster, admin=admin)
 
 
+_StateFolderArgument = Annotated[str, typer.Argument(metavar="PATH", help="The folder of spec.state.")]
+
+
+@_state.command("inspect")
+def inspect_state(folder: _StateFolderArgument, *, output: _OutputOption = Output.TEXT) -> int:
+    """Say what is in the folder of spec.state: of which process it is, and which caches it has.
+
+    A process may be writing it. It exits 1 if there is no state that this declctl can read.
+    """
+    from declctl.cli.state import show_state
+
+    return show_state(folder, as_json=output is Output.JSON)
+
+
+@_state.command("clear")
+def clear_state(folder: _StateFolderArgument) -> None:
+    """Remove what the folder of spec.state has: the next process lists everything.
+
+    It is refused while a process has the folder.
+    """
+    from declctl.cli.state import clear_state as clear
+
+    clear(folder)
+
+
 _NamespaceOption = Annotated[
     str,
     typer.Option("--namespace", "-n", metavar="NAMESPACE", help="The namespace in which the process runs."),
@@ -1772,6 +1802,7 @@ def _cluster_of(
 app.add_typer(_plugins, name="plugins")
 app.add_typer(_generate, name="generate")
 app.add_typer(_finalizers, name="finalizers")
+app.add_typer(_state, name="state")
 app.add_typer(_get, name="get")
 app.add_typer(_bench, name="bench")
 app.add_typer(_new, name="new")

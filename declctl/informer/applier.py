@@ -146,12 +146,6 @@ class Applier:
             self.differences += _differences([each for each in made if each.reason is _RELIST])
         return made
 
-    def begin_with(self, records: Sequence[Record]) -> Iterator[None]:
-        """Fill the empty store with objects of which nobody is notified, a slice at a time."""
-        for start in range(0, len(records), self.slice_size):
-            self._indexer.put_new({each.key: each for each in records[start : start + self.slice_size]})
-            yield
-
     def replace(self, replacement: Replacement, now: float) -> Iterator[Notifications]:
         """Replace all objects of the store, or of a namespace; yields the notifications, a slice at a time.
 

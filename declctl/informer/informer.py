@@ -181,10 +181,6 @@ class SharedIndexInformer:
         self._reprojection: Reprojection | None = None  # the last one that took over, if it is still in use
         self._started = False
         self.has_kept = False  # it begins with kept objects
-        self._kept: Sequence[Record] | None = None  # with which the first list is compared
-        self._postponed: list[Registration] = []  # until the first list is applied
-        # Called when kept objects are in the store, and no listener has heard of what is otherwise now.
-        self.on_kept: list[Callable[[], None]] = []
 
     async def run(self) -> None:
         """List, watch and notify until cancelled (client-go's Run). Raises CacheError the second time.
@@ -247,10 +243,7 @@ class SharedIndexInformer:
         """Begin with objects that an earlier process has kept, in the place of a list.
 
         They are used only if the server still has their history; then the cache is filled with their state of
-        now. A listener that is added with `initial` receives an Added for each cached object then, and any
-        other one what differs from the kept objects: the first list is compared with them, also where the
-        server has compacted their version. Raises CacheError after the start, and for an informer of a set of
-        namespaces.
+        now. Raises CacheError after the start, and for an informer of a set of namespaces.
         """
         self._refuse_started("kept objects")
         reflector = self.controller.reflector
@@ -259,7 +252,7 @@ class SharedIndexInformer:
                 f"{self.name} has a reflector for each namespace: it can't begin with kept objects"
             )
         reflector.begin_with(records, resource_version)
-        self.has_kept, self._kept = True, records
+        self.has_kept = True
 
     def reproject(self, projection: Projection) -> None:
         """Decode with another projection from now on. Cached records stay as they are."""
@@ -301,7 +294,13 @@ class SharedIndexInformer:
                 if self._reprojection is not None:
                     batch = yield from self._reprojection.replacement(batch)
                 self.on_batch(batch)
-                yield from self._replace(batch, now)
+                # `differences` is a sum over all lists: this list's own are the increase.
+                before = self._applier.differences
+                for notifications in self._applier.replace(batch, now):
+                    self.processor.distribute(notifications)
+                    yield
+                if (found := self._applier.differences - before) != NO_DIFFERENCES:
+                    _notices.info("%s: listed anew: %s; changes in between were not seen", self.name, found)
             case Bookmark():
                 self._applier.bookmark(batch)
                 self.on_batch(batch)
@@ -314,25 +313,6 @@ class SharedIndexInformer:
                 for registration in self.processor.served():
                     self._replay(registration)
         self._tell_observers(batch)
-
-    def _replace(self, batch: Replacement, now: float) -> Iterator[None]:
-        kept, how = self._take_kept(), "listed anew"
-        if kept is not None:
-            how = "compared with the objects of the process before"
-            batch = msgspec.structs.replace(batch, initial=False)
-            yield from self._applier.begin_with(kept)
-            for call in self.on_kept:
-                call()
-        # `differences` is a sum over all lists: this list's own are the increase.
-        before = self._applier.differences
-        for notifications in self._applier.replace(batch, now):
-            self.processor.distribute(notifications)
-            yield
-        if (found := self._applier.differences - before) != NO_DIFFERENCES:
-            _notices.info("%s: %s: %s; changes in between were not seen", self.name, how, found)
-        postponed, self._postponed = self._postponed, []
-        for registration in postponed:
-            self._slices.start_later(self._introduction(registration))
 
     def observe(self, call: OnApplied) -> None:
         """Call `call` when the cache has applied changes, and when the informer has stopped. On the loop."""
@@ -484,9 +464,6 @@ class SharedIndexInformer:
         registration = self._register(listener, resync_period, synced=None)
         if not initial:
             self._give_with_sync(registration)
-        elif self._kept is not None:
-            self.processor.postpone(registration)
-            self._postponed.append(registration)
         elif deferred:
             # The initial notifications have the cache of their turn: changes until then are part of it.
             self.processor.postpone(registration)
@@ -614,12 +591,6 @@ class SharedIndexInformer:
         given = registration.received_initial.open
         self.synced.on_open(given)
         registration.ended.on_open(lambda: self.synced.forget(given))
-
-    def _take_kept(self) -> Sequence[Record] | None:
-        """The kept objects, once; None if there are none, or if the server has another history."""
-        kept, self._kept = self._kept, None
-        reflector = self.controller.reflector
-        return None if isinstance(reflector, Reflector) and reflector.is_another_history else kept
 
     def _replay(self, registration: Registration) -> None:
         self._slices.start(self.processor.resync(registration, self.indexer.known()))

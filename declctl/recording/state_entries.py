@@ -17,6 +17,7 @@ class StateHeader(msgspec.Struct, frozen=True, array_like=True, tag=0):
     controller: str
     version: str  # of declctl: another one may keep objects in another form
     began: str  # when the process began, in UTC (ISO 8601)
+    server: str = ""  # the URL of its API server, for people
 
 
 class KeptCache(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -105,9 +106,10 @@ STATE_ENTRIES = msgspec.msgpack.Decoder(list[StateEntry])
 
 
 class CacheState(msgspec.Struct):
-    """A cache as a file has it."""
+    """A cache as a file has it. The fields are those of its entries."""
 
     identity: str
+    name: str
     paths: Sequence[str]
     version: str = ""
     objects: dict[str, KeptObject] = msgspec.field(default_factory=dict[str, KeptObject])

@@ -7,9 +7,12 @@ by a new one that begins with a later moment. A process may be killed at any byt
 import fcntl
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from declctl.errors import StateUnusable
 from declctl.recording.blocks import BlockFile, blocks_of
@@ -40,8 +43,26 @@ class KeptState(msgspec.Struct, frozen=True):
 
     header: StateHeader
     caches: dict[str, CacheState]
+    is_ended: bool  # the process has ended in order, and was not killed
+    bytes: int = 0  # of the file
+    written: datetime | None = None  # the last change of the file
     digest: str = ""  # of the files that ran
     handlers: dict[str, HandlerState] = {}  # by name
+
+
+def read_state(folder: Path) -> KeptState | None:
+    """The state in a folder, which a process may be writing; None if there is none. Raises StateUnusable."""
+    path = folder / _NAME
+    try:
+        with path.open("rb") as file:
+            _check_first_line(path, file.readline(_LONGEST_LINE))
+            state = _state_of(path, blocks_of(file, STATE_ENTRIES))
+            status = os.fstat(file.fileno())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StateUnusable(f"{path} can't be read: {error.strerror or error}") from error
+    return replace(state, bytes=status.st_size, written=datetime.fromtimestamp(int(status.st_mtime), UTC))
 
 
 class StateFolder:
@@ -60,27 +81,32 @@ class StateFolder:
             raise StateUnusable(f"the folder {path} can't be used: {error.strerror or error}") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             os.close(self._lock)
             raise StateUnusable(
                 f"another process has the folder {path}: give each process a folder of its own"
             ) from error
+        except OSError as error:
+            os.close(self._lock)
+            raise StateUnusable(f"the folder {path} can't be locked: {error.strerror or error}") from error
 
     def read(self) -> KeptState | None:
         """The state of the process before; None if there is none. Raises StateUnusable."""
-        path = self.path / _NAME
-        try:
-            with path.open("rb") as file:
-                _check_first_line(path, file.readline(_LONGEST_LINE))
-                return _state_of(path, blocks_of(file, STATE_ENTRIES))
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StateUnusable(f"{path} can't be read: {error.strerror or error}") from error
+        return read_state(self.path)
 
     def begin(self) -> "StateFile":
         """A new file, which takes the place of the present one by `StateFile.publish`. Raises OSError."""
         return StateFile(self.path / _NEW_NAME, self.path / _NAME)
+
+    def clear(self) -> int:
+        """Remove the state; returns the bytes of its files. Raises OSError."""
+        removed = 0
+        for path in (self.path / _NAME, self.path / _NEW_NAME):
+            with suppress(FileNotFoundError):
+                size = path.stat().st_size
+                path.unlink()
+                removed += size
+        return removed
 
     def close(self) -> None:
         """Let another process have the folder. May be repeated."""
@@ -130,14 +156,16 @@ def _state_of(path: Path, blocks: Iterable[Sequence[StateEntry]]) -> KeptState:
         since_mark.append(entry)
         if isinstance(entry, StateHeader):
             found.header = entry
-        elif isinstance(entry, KeptMark):
+        elif isinstance(entry, KeptMark | StateEnd):
             for each in since_mark:
                 found.take(each)
             since_mark.clear()
     if found.header is None:
         raise StateUnusable(f"{path} is torn before its first entry")
     caches = {found.caches[number].identity: found.caches[number] for number in sorted(found.whole)}
-    return KeptState(found.header, caches, found.digest, found.handlers)
+    return KeptState(
+        found.header, caches, found.is_ended, digest=found.digest, handlers=found.handlers
+    )
 
 
 class _Reading:
@@ -147,6 +175,7 @@ class _Reading:
         self.header: StateHeader | None = None
         self.caches: dict[int, CacheState] = {}
         self.whole: set[int] = set()  # caches whose list has come to its end
+        self.is_ended = False
         self.digest = ""
         self.handlers: dict[str, HandlerState] = {}
 
@@ -155,7 +184,7 @@ class _Reading:
         caches, whole = self.caches, self.whole
         match entry:
             case KeptCache():
-                caches[entry.cache] = CacheState(entry.identity, entry.paths)
+                caches[entry.cache] = CacheState(entry.identity, entry.name, entry.paths)
             case FrameDictionary(stream, number, data):
                 caches[stream].dictionaries[number] = data
             case KeptFinalizers():
@@ -171,7 +200,9 @@ class _Reading:
                 _take(caches[entry.cache], entry)
             case KeptMark():
                 self._mark(entry)
-            case StateHeader() | StateEnd():
+            case StateEnd():
+                self.is_ended = True
+            case StateHeader():
                 pass
 
     def _mark(self, mark: KeptMark) -> None:

@@ -477,7 +477,7 @@ class Runtime:
         if self._make_recorder is not None:
             recorder = self._make_recorder(client, self._first_plan)
             stack.callback(recorder.close)
-        state = self._state_keeper(checked.inputs.digest)
+        state = self._state_keeper(client, checked.inputs.digest)
         if state is not None:
             stack.callback(state.close)
         return Process(
@@ -496,7 +496,7 @@ class Runtime:
             on_dry_run=self._on_dry_run,
         )
 
-    def _state_keeper(self, digest: str) -> "StateKeeper | None":
+    def _state_keeper(self, client: Client, digest: str) -> "StateKeeper | None":
         """What keeps the caches of this process, if the manifest asks for it."""
         name, path = self.plan.name, self.plan.state.folder
         if path is None or not self.options.keeps_state:
@@ -510,6 +510,7 @@ class Runtime:
             controller=name,
             version=__version__,
             digest=digest,
+            server=client.identity.server,
             clock=self._clock,
             log=self._log,
         )

@@ -123,12 +123,24 @@ class StateKeeper:
     """
 
     def __init__(
-        self, path: Path, *, controller: str, version: str, digest: str, clock: Clock, log: Log
+        self,
+        path: Path,
+        *,
+        controller: str,
+        version: str,
+        server: str,
+        digest: str,
+        clock: Clock,
+        log: Log,
     ) -> None:
-        """Read the state of the process before. `digest` is that of the files with which this one begins."""
+        """Read the state of the process before.
+
+        `server` is the URL of the API server, for people; `digest` that of the files with which this process
+        begins.
+        """
         self.fault = ""  # why nothing is kept; empty while all is
         self._log = log
-        self._header = StateHeader(controller, version, clock.now().isoformat())
+        self._header = StateHeader(controller, version, clock.now().isoformat(), server)
         self._kept: dict[str, CacheState] = {}  # of the process before, by identity; a cache takes its own
         self._kept_handlers: Mapping[str, HandlerState] = {}  # as above, if it ran the same files
         self._digest: Callable[[], str] = lambda: digest

@@ -1,15 +1,18 @@
 """`state`: a process begins with the caches of the one before, and lists nothing."""
 
+import errno
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from declctl.errors import SandboxError
 from declctl.recording.state_entries import StateHeader
-from declctl.recording.state_file import StateFolder
+from declctl.recording.state_file import StateFile, StateFolder
 from declctl.runtime import state
 from declctl.sandbox import SandboxThread
 from declctl.testing import BundleDir, ControllerUnderTest, until
@@ -36,7 +39,7 @@ def tell(change, ctx):
 """
 
 
-def _map(name: str, size: int) -> dict:
+def _map(name: str, size: int) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -46,7 +49,7 @@ def _map(name: str, size: int) -> dict:
 
 
 @pytest.fixture
-def server():
+def server() -> Generator[SandboxThread]:
     """An API server that outlives the processes."""
     with SandboxThread() as server:
         server.ensure_namespace("demo")
@@ -64,7 +67,7 @@ def _bundle(folder: Path, mode: str = "Frames") -> Path:
 
 
 @contextmanager
-def _process(manifest: Path, server: SandboxThread, *, lists: int) -> Iterator[ControllerUnderTest]:
+def _process(manifest: Path, server: SandboxThread, *, lists: int) -> Generator[ControllerUnderTest]:
     """A process whose cache is that of the server, after so many requests for all objects."""
     server.ledger.clear()
     with ControllerUnderTest(manifest, sandbox=server, keeps_state=True) as controller:
@@ -81,7 +84,7 @@ def _lists(server: SandboxThread) -> int:
     """The requests for all objects; the proof of the history and the version of now ask for a few."""
     found = [each for each in server.ledger.requests() if each.resource == "configmaps"]
     return sum(
-        (each.verb == "list" and "limit" not in each.params) or "sendInitialEvents" in each.params
+        (each.verb == "list" and int(each.params.get("limit", 500)) > 1) or "sendInitialEvents" in each.params
         for each in found
     )
 
@@ -108,10 +111,47 @@ def test_a_restart_lists_nothing(mode: str, tmp_path: Path, server: SandboxThrea
             "maps synced: 300 objects, without a list: the process before has kept them"
         )
         maps = controller.lister("maps")
-        assert maps.get("demo/m-011").labels == {"app": "a"}
+        changed, untouched = maps.get("demo/m-011"), maps.get("demo/m-013")
+        assert changed is not None
+        assert untouched is not None
+        assert changed.labels == {"app": "a"}
         if mode != "MetadataOnly":
             assert {each.name for each in maps.by_index("bySize", "91")} == {"m-011"}
-            assert maps.get("demo/m-013")["data"]["text"] == "t" * 200
+            assert untouched["data"]["text"] == "t" * 200
+
+
+def test_handlers_hear_what_they_hear_after_a_list(tmp_path: Path, server: SandboxThread) -> None:
+    """Each object that is there is Added, as it is now, and nothing else is told of the time between."""
+    manifest = _bundle(tmp_path)
+    _kept(manifest, server)
+    server.delete("ConfigMap", "m-000", "demo")
+    server.patch("ConfigMap", "m-001", {"data": {"size": "77"}}, namespace="demo")
+    server.create(_map("new", 5))
+    with _process(manifest, server, lists=0) as warm:
+        pass
+    with _process(_bundle(tmp_path / "cold"), server, lists=1) as cold:
+        pass
+    told = [sorted(each for each in one.log.events() if " demo/" in each) for one in (warm, cold)]
+    assert told[0] == told[1]
+    assert len(told[0]) == 300
+    assert {"Added demo/m-001 77", "Added demo/new 5"} <= {*told[0]}
+
+
+def test_the_state_of_another_cluster_is_not_used(
+    tmp_path: Path, server: SandboxThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line says so, and the cache has the objects of this cluster alone."""
+    manifest = _bundle(tmp_path)
+    _kept(manifest, server)
+    with SandboxThread() as other:
+        other.ensure_namespace("demo")
+        other.create(_map("own", 1))
+        for _ in range(400):  # its versions are greater than those that were kept
+            other.patch("ConfigMap", "own", {"data": {"size": "2"}}, namespace="demo")
+            other.patch("ConfigMap", "own", {"data": {"size": "3"}}, namespace="demo")
+        with _process(manifest, other, lists=1) as controller:
+            assert "what the process before has kept is not used: demo/m-299 was there" in caplog.text
+            assert [each.name for each in controller.lister("maps").list()] == ["own"]
 
 
 def test_an_edit_of_the_running_process_is_kept(tmp_path: Path, server: SandboxThread) -> None:
@@ -209,6 +249,24 @@ def test_each_moment_of_the_file_leads_to_a_true_cache(
             pass
 
 
+def test_a_full_disk_is_a_condition(
+    tmp_path: Path, server: SandboxThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller works; the next process begins with what was written before, and is true."""
+    manifest = _bundle(tmp_path)
+    with _process(manifest, server, lists=1) as controller, monkeypatch.context() as patch:
+        until("the caches are kept", (tmp_path / "state" / "caches").exists)
+        full = OSError(errno.ENOSPC, "No space left on device")
+        patch.setattr(StateFile, "append", Mock(side_effect=full))
+        server.patch("ConfigMap", "m-011", {"data": {"size": "77"}}, namespace="demo")
+        _wait_for_fault(controller)
+        assert "state can't be written: No space left on device" in controller.condition("Degraded").message
+        controller.wait_idle()
+        assert controller.log.find("Modified demo/m-011 77")
+    with _process(manifest, server, lists=0):
+        pass
+
+
 def _wait_for_fault(controller: ControllerUnderTest) -> None:
     until("it is said", lambda: controller.condition("Degraded").reason == "StateNotKept")
 
@@ -223,6 +281,12 @@ def test_a_folder_that_can_not_be_used_is_a_condition(tmp_path: Path, server: Sa
     other.close()
     with _process(manifest, server, lists=1) as controller:
         until("the caches are kept", (tmp_path / "state" / "caches").exists)
+        line = manifest.read_text("utf-8")
+        manifest.write_text(line.replace("path: state", "path: elsewhere"), "utf-8")
+        assert "!state" in map(str, controller.reload().steps)  # what runs keeps its folder
+        assert not (tmp_path / "elsewhere").exists()
+        manifest.write_text(line, "utf-8")
+        controller.reload()
         for each in (tmp_path / "state").iterdir():
             each.unlink()
         (tmp_path / "state").rmdir()

@@ -80,6 +80,7 @@ def test_the_server_takes_what_the_chart_makes(helm: str, real_cluster: Cluster)
         "admin": {"tokenSecret": "token"},
         "env": [{"name": "TZ", "value": "UTC"}],
         "allowedDigests": "reviewed",
+        "state": {"path": "/var/lib/declctl"},
         "volumes": [{"name": "tls", "secret": {"secretName": "tls"}}],
         "volumeMounts": [{"name": "tls", "mountPath": "/tls"}],
     }
@@ -193,6 +194,23 @@ def test_the_pod_is_restricted(helm: str) -> None:
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"]},
     }
+
+
+def test_the_state_has_a_volume(helm: str) -> None:
+    """One that the user of the image may write to; two pods can't have one claim."""
+    state = {"path": "/var/lib/declctl", "existingClaim": "caches"}
+    made = [_objects(helm, state=each)["Deployment", "guard"] for each in ({"path": state["path"]}, state)]
+    pods = [each["spec"]["template"]["spec"] for each in made]
+    assert [each for pod in pods for each in pod["volumes"] if each["name"] == "state"] == [
+        {"name": "state", "emptyDir": {}},
+        {"name": "state", "persistentVolumeClaim": {"claimName": "caches"}},
+    ]
+    mount = {"name": "state", "mountPath": state["path"]}
+    assert [mount in pod["containers"][0]["volumeMounts"] for pod in pods] == [True, True]
+    assert pods[1]["securityContext"]["fsGroup"] == pods[1]["securityContext"]["runAsGroup"]
+    for wrong in ({"state": state, "replicas": 2, "leaderElection": True}, {"state": {**state, "path": ""}}):
+        made_wrong = _run(helm, "template", "guard", str(CHART), values=wrong)
+        assert "state.existingClaim" in made_wrong.stderr
 
 
 def test_probes_reach_the_process_whatever_the_manifest_says(helm: str) -> None:

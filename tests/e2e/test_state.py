@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class Keeper:
         self.state = folder / "state" / "caches"
 
     @contextmanager
-    def process(self, *, lists: int) -> Iterator[Declctl]:
+    def process(self, *, lists: int) -> Generator[Declctl]:
         """A process whose cache is that of the server, after so many LISTs and streaming lists of all."""
         before = self._lists()
         with Declctl(self.bundle.path, kubeconfig=self.cluster.kubeconfig) as declctl:

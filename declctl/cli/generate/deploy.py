@@ -216,6 +216,7 @@ def restart_digest(plan: Plan) -> str:
     admin = msgspec.to_builtins({name: getattr(plan.admin, name) for name in ADMIN_AT_START})
     metrics = plan.metrics.bind_address
     parts = [plan.name, str(plan.admin.bind_address), admin, election, startup, metrics and str(metrics)]
+    parts += [plan.state.folder] if plan.state.folder else []  # others keep the digest that they have
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
 

@@ -125,6 +125,7 @@ def pod_volumes(plan: Plan, bundle: BundleVolume, options: VolumeOptions, *, plu
     for number, (folder, size) in enumerate(options.writable.items(), start=1):
         empty = {"emptyDir": {} if size is None else {"sizeLimit": size}}
         volumes.append(Volume(f"writable-{number}", folder, empty, read_only=False))
+    volumes += _state(plan, volumes)
     _require_folders(volumes)
     return volumes
 
@@ -175,6 +176,21 @@ def _admin_files(plan: Plan, options: VolumeOptions) -> Mapping[str, Mapping[str
         known.add(path)
         folders.setdefault(str(path.parent), {}).setdefault(secret, []).append((key, path.name))
     return folders
+
+
+def _state(plan: Plan, others: Sequence[Volume]) -> list[Volume]:
+    """A volume for the state of the process, unless its folder is in one that the process may write to."""
+    if plan.state.folder is None:
+        return []
+    folder = _in_pod(plan.state.folder)
+    if folder.is_relative_to(FOLDER):
+        raise UsageError(
+            f"{plan.state.folder} of spec.state can't be in {FOLDER}, where the manifest is: write a full "
+            "path in another folder."
+        )
+    if any(folder.is_relative_to(each.folder) for each in others if not each.read_only):
+        return []
+    return [Volume("state", str(folder), {"emptyDir": {}}, read_only=False)]
 
 
 def _in_pod(file: str) -> PurePosixPath:

@@ -237,7 +237,6 @@ class Reflector:
         # The faults so far.
         self._backoff = options.backoff(clock)
         self._streak = Streak()
-        self._kept_refuted = False
 
     def begin_with(self, records: Sequence[Record], resource_version: str) -> None:
         """Begin with objects that an earlier process has kept, in the place of a list. Before `run`.
@@ -245,11 +244,6 @@ class Reflector:
         They are used only if the server still has their history; the store receives the state of now.
         """
         self._state = Resuming(records, resource_version)
-
-    @property
-    def is_another_history(self) -> bool:
-        """Whether the server did not have the history of the objects with which it has begun."""
-        return self._kept_refuted
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -288,7 +282,11 @@ class Reflector:
                     await self._back_off(state)
                     return state.then
         except Exception as fault:  # noqa: BLE001 - a source that breaks its promise must not end the process
-            return self._state_after(fault, state)
+            after = self._state_after(fault, state)
+            waits = isinstance(after, BackingOff) and after.then is state
+            if isinstance(state, Resuming) and not waits:
+                self._metrics.kept_unused(str(fault))
+            return after
         except asyncio.CancelledError as stray:
             if must_propagate(stray):
                 raise
@@ -384,11 +382,11 @@ class Reflector:
         began = _ListBeginning(None, self.source.projection)
         self._seen.replace(state.records, began.projection)
         async with Deadline(self._clock, idle=_PROOF_DEADLINE, what="the LIST that proves its history"):
-            try:
-                await self._prove(state.resource_version)
-            except HistoryReplaced:
-                self._kept_refuted = True
-                raise
+            # The objects may be of another cluster: in doubt, all is listed.
+            found = await self._prove(state.resource_version)
+            if not found.holds:
+                self._metrics.kept_unused(found.why)
+                return Starting()
             now = await self.source.list(ListOptions(limit=1), known=nothing_known)
         opened = self._open(state.resource_version)
         batches = PendingBatches(opened.batches)
@@ -494,10 +492,15 @@ class Reflector:
             self._note_proof(Continuity(None, str(fault)), self.last_sync_resource_version)
         self._unproven = False
 
-    async def _prove(self, version: str) -> None:
-        """Prove that the server's history has the seen objects at a version. Raises the ApiError family."""
+    async def _prove(self, version: str) -> Continuity:
+        """Whether the server's history has the seen objects at a version.
+
+        Raises HistoryReplaced if it is refuted, and the ApiError family.
+        """
         self._metrics.counts.history_checks += 1
-        self._note_proof(await continuity(self.source, version, self._seen.sample(self.source)), version)
+        found = await continuity(self.source, version, self._seen.sample(self.source))
+        self._note_proof(found, version)
+        return found
 
     def _note_proof(self, found: Continuity, version: str) -> None:
         verdict = {True: "proven", False: "refuted", None: "not proven"}[found.holds]

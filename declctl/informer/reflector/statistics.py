@@ -106,6 +106,10 @@ class ReflectorMetrics:
             self._logged.add(reason)
             _log.warning("%s: %s", self._describe(), reason[:_SHOWN])
 
+    def kept_unused(self, why: str) -> None:
+        """Log that the objects that an earlier process has kept are listed instead."""
+        _notices.warning("%s: what the process before has kept is not used: %s", self._describe(), why)
+
     def stream_waits(self, lasted: float, silent: float) -> None:
         """Log that a streaming list is not complete yet. Both times are in seconds."""
         _notices.warning(

@@ -227,6 +227,31 @@ def test_a_plugin_has_its_secrets_and_a_folder_to_write_to(deploy):
 
 
 @pytest.mark.parametrize(
+    ("path", "arguments", "volume"),
+    [
+        ("/var/lib/declctl", "", {"name": "state", "emptyDir": {}}),
+        ("/data/state", "--writable /data=1Gi", {"name": "writable-1", "emptyDir": {"sizeLimit": "1Gi"}}),
+        ("/tmp/state", "", {"name": "tmp", "emptyDir": {}}),
+    ],
+)
+def test_the_state_has_a_volume(deploy, path, arguments, volume):
+    """At its path, unless it is in a folder that can be written to anyway."""
+    pod = pod_of(deploy(*arguments.split(), more=f"  state: {{path: {path}}}\n"))
+    mounts = {each["mountPath"]: each for each in pod["containers"][0]["volumeMounts"]}
+    mount = mounts[max((folder for folder in mounts if path.startswith(folder)), key=len)]
+    assert "readOnly" not in mount
+    assert [each for each in pod["volumes"] if each["name"] in ("state", mount["name"])] == [volume]
+
+
+@pytest.mark.parametrize("path", ["state", "/etc/declctl/state", ".."])
+def test_a_state_beside_the_manifest_is_refused(deploy, path):
+    """A volume of a ConfigMap is read-only."""
+    ended = deploy(more=f"  state: {{path: {path}}}\n")
+    assert (ended.status, ended.out) == (2, "")
+    assert f"{path} of spec.state can't be in /etc/declctl" in ended.err
+
+
+@pytest.mark.parametrize(
     ("more", "arguments", "said"),
     [
         ("", "--tls-secret x", "--tls-secret is for spec.admin.tls"),
@@ -276,6 +301,7 @@ def test_probes_ask_the_address_of_the_manifest(deploy):
         (f"  admin: {{{TLS}}}\n", True),
         ("  leaderElection: {enabled: true}\n", True),
         ("  lifecycle: {startup: [{entryPoint: 'handlers:f'}]}\n", True),
+        ("  state: {path: /tmp/state}\n", True),
     ],
 )
 def test_only_what_takes_a_restart_changes_the_pod(deploy, write, more, is_rollout):

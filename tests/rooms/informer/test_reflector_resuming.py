@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from declctl.errors import Forbidden, NotFound, ServerError, Unreachable
-from tests.rooms.informer.reflecting import Bench, bench
+from tests.rooms.informer.reflecting import EXPIRED, Bench, bench
 from tests.rooms.informer.shapes import pod
 
 
@@ -93,6 +93,17 @@ async def test_a_compacted_version_is_listed():
         async with _resumed(b, kept, seconds=0.5) as again:
             assert again.agrees()
             assert (again.figures.lists, again.figures.resumes) == (1, 0)
+
+
+async def test_kept_objects_without_a_proof_are_not_used():
+    """The version can't be read, and the newest kept object is gone: it may be another cluster."""
+    async with bench(begin=False) as b:
+        kept = await _kept(b)
+        b.source.delete("demo/b")
+        b.source.fail_next(EXPIRED, verb="list")  # the LIST at the kept version; a watch from it is possible
+        async with _resumed(b, kept) as again:
+            assert again.agrees()
+            assert (again.figures.resumes, again.faults) == (0, [])
 
 
 async def test_objects_of_another_history_are_never_used():

@@ -53,13 +53,12 @@ def _written(steps) -> list[tuple[list[StateEntry], dict[str, tuple[str, dict]]]
             objects = [KeptObject(key, "") if gone else _object(key, number) for key, gone in changes]
             objects = [] if kind == "bookmark" else objects
             entry = KeptChanges(cache, version, objects)
-            if cache in partly:  # no process changes a list that it has not ended
+            if cache not in model:  # no process changes a list that it has not ended
                 continue
-            if cache in model:
-                held = dict(model[cache][1])
-                for each in objects:
-                    held[each.key] = each
-                model[cache] = version, {key: each for key, each in held.items() if each.frame}
+            held = dict(model[cache][1])
+            for each in objects:
+                held[each.key] = each
+            model[cache] = version, {key: each for key, each in held.items() if each.frame}
         found.append(([entry], {CACHES[each]: known for each, known in model.items()}))
     return found
 
