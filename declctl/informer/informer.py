@@ -450,6 +450,7 @@ class SharedIndexInformer:
         resync_period: float | None = None,
         initial: bool = True,
         deferred: bool = False,
+        knows: Callable[[], Mapping[str, Record]] | None = None,
     ) -> Registration:
         """Notify a listener of each cached object, then of each change. On the loop.
 
@@ -457,6 +458,9 @@ class SharedIndexInformer:
         - `initial`: False for changes only.
         - `deferred`: the first notification comes in a later turn of the loop, so that this call takes the
           same time for a large cache as for a small one.
+        - `knows`: returns objects of an earlier process that the listener knows, by key. When the cache has
+          synced, it is notified of the differences in the place of each object, unless the server turns out to
+          have another history than they are of.
 
         Returns the registration. Raises CacheError when the informer has stopped.
         """
@@ -464,6 +468,12 @@ class SharedIndexInformer:
         registration = self._register(listener, resync_period, synced=None)
         if not initial:
             self._give_with_sync(registration)
+        elif knows is not None:
+            self.processor.postpone(registration)
+            known = knows
+            begin = lambda: self._slices.start_later(self._introduction(registration, known))  # noqa: E731
+            self.synced.on_open(begin)
+            registration.ended.on_open(lambda: self.synced.forget(begin))
         elif deferred:
             # The initial notifications have the cache of their turn: changes until then are part of it.
             self.processor.postpone(registration)
@@ -580,9 +590,27 @@ class SharedIndexInformer:
             synced=synced,
         )
 
-    def _introduction(self, registration: Registration) -> Iterator[None]:
-        yield from self.processor.introduce(registration, self.indexer.known())
+    def _introduction(
+        self, registration: Registration, knows: Callable[[], Mapping[str, Record]] | None = None
+    ) -> Iterator[None]:
+        cache = self.indexer.known()
+        known = None if knows is None else self._known_here(knows(), cache)
+        if known is None:
+            yield from self.processor.introduce(registration, cache)
+        else:
+            self.processor.introduce_differences(registration, known, cache)
         self._give_with_sync(registration)
+
+    def _known_here(
+        self, known: Mapping[str, Record], cache: Mapping[str, Record]
+    ) -> Mapping[str, Record] | None:
+        """Objects of an earlier process; None if they are of another history, or of another cluster."""
+        reflector = self.controller.reflector
+        if isinstance(reflector, Reflector) and reflector.kept_is_refuted:
+            return None
+        found = ((each, cache.get(key)) for key, each in known.items())
+        is_here = any(here is not None and here.uid == each.uid for each, here in found)
+        return known if is_here or not known else None
 
     def _give_with_sync(self, registration: Registration) -> None:
         """Open `received_initial` when the cache has synced; the registration has all cached objects."""

@@ -19,7 +19,7 @@ _SHORTEST_PERIOD = 1.0  # seconds, as in client-go
 _PHASE = 0.1  # of a period: the largest delay of the first resync, so that not all listeners resync at once
 # A member of an enum is looked up in 150 ns on Python 3.11, which is too much to do for every notification.
 _ADDED, _DELETED, _RESYNC = ChangeType.ADDED, ChangeType.DELETED, ChangeType.RESYNC
-_INITIAL = ChangeReason.INITIAL
+_INITIAL, _RELIST = ChangeReason.INITIAL, ChangeReason.RELIST
 _log = logging.getLogger("declctl.informer")
 
 
@@ -210,6 +210,27 @@ class SharedProcessor:
             if pending:
                 yield
         registration.pending = None
+        registration.joined.open()
+
+    def introduce_differences(
+        self, registration: Registration, known: Mapping[str, Record], cache: Mapping[str, Record]
+    ) -> None:
+        """Send a postponed listener what differs from the objects that it knows, as after a list."""
+        registration.postponed, registration.pending = False, None
+        now, told = self._clock.now().timestamp(), list[Notification]()
+        for key, old in known.items():
+            new = cache.get(key)
+            if new is old or (new is not None and new.revision == old.revision):
+                continue
+            if new is None or new.uid != old.uid:
+                told.append(Notification(ChangeType.DELETED, old, None, False, True, _RELIST, now))
+            if new is not None:
+                same = new.uid == old.uid
+                kind = ChangeType.MODIFIED if same else ChangeType.ADDED
+                told.append(Notification(kind, new, old if same else None, False, False, _RELIST, now))
+        added = [each for key, each in cache.items() if key not in known]
+        told += [Notification(ChangeType.ADDED, each, None, False, False, _RELIST, now) for each in added]
+        self._give(registration, told)
         registration.joined.open()
 
     def resync(self, registration: Registration, cache: Mapping[str, Record]) -> Iterator[None]:

@@ -163,9 +163,7 @@ def _state_of(path: Path, blocks: Iterable[Sequence[StateEntry]]) -> KeptState:
     if found.header is None:
         raise StateUnusable(f"{path} is torn before its first entry")
     caches = {found.caches[number].identity: found.caches[number] for number in sorted(found.whole)}
-    return KeptState(
-        found.header, caches, found.is_ended, digest=found.digest, handlers=found.handlers
-    )
+    return KeptState(found.header, caches, found.is_ended, digest=found.digest, handlers=found.handlers)
 
 
 class _Reading:

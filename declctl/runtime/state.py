@@ -44,7 +44,7 @@ from declctl.recording.state_entries import (
 )
 from declctl.recording.state_file import StateFile, StateFolder
 from declctl.runtime.caching.identities import CacheIdentity
-from declctl.runtime.caching.managed_informer import ManagedInformer, PendingChange
+from declctl.runtime.caching.managed_informer import KeptObjects, ManagedInformer, PendingChange
 from declctl.runtime.handling.handler_slot import HandlerSlot
 from declctl.runtime.log import Log
 
@@ -143,6 +143,7 @@ class StateKeeper:
         self._header = StateHeader(controller, version, clock.now().isoformat(), server)
         self._kept: dict[str, CacheState] = {}  # of the process before, by identity; a cache takes its own
         self._kept_handlers: Mapping[str, HandlerState] = {}  # as above, if it ran the same files
+        self._begun: list[ManagedInformer] = []  # caches with what was kept
         self._digest: Callable[[], str] = lambda: digest
         self._clock = clock
         self._slots: Callable[[], Iterable[HandlerSlot[Any]]] = tuple
@@ -250,9 +251,10 @@ class StateKeeper:
 
         records = [record_of(each) for each in kept.objects.values()]
         namespace = cached.identity.watch.namespace
+        pending = dict[str, Sequence[PendingChange]]()
         for name, handler in self._kept_handlers.items():
             if kept.identity in handler.caches:
-                cached.kept_for[name] = [
+                pending[name] = [
                     PendingChange(
                         each.key,
                         None if each.old is None else record_of(each.old),
@@ -266,6 +268,8 @@ class StateKeeper:
         for raw, keys in kept.finalizers.items():
             for key in keys:
                 projection.finalizers.note(raw.encode(), key)
+        cached.kept = KeptObjects({each.key: each for each in records}, pending)
+        self._begun.append(cached)
         cached.informer.begin_with(records, kept.version)
 
     def _applied(self, cache: _WrittenCache, others: Callable[[Batch], None], batch: Batch) -> None:
@@ -288,7 +292,10 @@ class StateKeeper:
         if self._is_busy:
             self._asked = False  # until it is asked again
             return
-        self._kept.clear()  # no cache of the first generation is left that could take them
+        # No cache or handler of the first generation is left that could take them.
+        self._kept.clear()
+        while self._begun:
+            self._begun.pop().kept = None
         moment = list[_CacheMoment]()
         for cache in self._caches:
             informer = cache.informer()

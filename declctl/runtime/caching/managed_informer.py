@@ -12,9 +12,9 @@ commit.
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -68,6 +68,23 @@ class PendingChange(msgspec.Struct, frozen=True):
     attempts: int = 0  # that have failed
     due: float | None = None  # seconds since the epoch; None: at once
     causes: Sequence[Cause] = ()
+
+
+class KeptObjects(msgspec.Struct, frozen=True):
+    """What the process before has kept of a cache."""
+
+    records: Mapping[str, Record]  # by key
+    pending: Mapping[str, Sequence[PendingChange]]  # by handler that knows them: what it had still to do
+
+    def known_to(self, handler: str) -> Mapping[str, Record]:
+        """The objects as a handler of changes knows them: before what it had still to deal with."""
+        known = dict(self.records)
+        for each in self.pending[handler]:
+            if each.old is None:
+                known.pop(each.key, None)
+            else:
+                known[each.key] = each.old
+        return known
 
 
 class RequestCounts(msgspec.Struct, frozen=True):
@@ -244,15 +261,7 @@ class ManagedInformer:
     # Runs the transform in threads; set from a reload that made this cache to its commit.
     staged: StagedTransform | None = None
     failed_before: int = 0  # value of `failed` when the last user left
-    # By handler that knows the objects with which the cache begins: what it had still to deal with.
-    kept_for: dict[str, Sequence[PendingChange]] = field(default_factory=dict[str, Sequence[PendingChange]])
-
-    def pending_for(self, handler: str) -> Sequence[PendingChange] | None:
-        """What a handler has still to deal with that knows the kept objects; None for any other one.
-
-        A handler that comes after the first sync knows nothing: another process may have led meanwhile.
-        """
-        return None if self.informer.has_synced else self.kept_for.get(handler)
+    kept: KeptObjects | None = None  # of the process before, until the first generation has begun
 
     @property
     def failed(self) -> int:

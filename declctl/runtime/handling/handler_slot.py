@@ -25,7 +25,7 @@ from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
 from declctl.objects import ChangeReason, ChangeType, Notification, Record, merge
 from declctl.objects.resource import name_of
-from declctl.runtime.caching.managed_informer import ManagedInformer, PendingChange
+from declctl.runtime.caching.managed_informer import KeptObjects, ManagedInformer, PendingChange
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.context import Memo
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
@@ -157,8 +157,8 @@ class HandlerSlot(ABC, Generic[T]):
         """Queue objects of one of `replayed_caches` again, for new code. `now` is a Unix time stamp."""
 
     @abstractmethod
-    def go_on(self, managed: ManagedInformer, pending: Sequence[PendingChange]) -> None:
-        """Queue what an earlier process had still to deal with. The cache has its objects."""
+    def _go_on(self, managed: ManagedInformer, binding: HandlerBinding, kept: KeptObjects) -> Registration:
+        """Register at an informer, as one that knows the objects of the process before."""
 
     @abstractmethod
     def take_pending(self, now: float, *, whole: bool) -> Mapping[str, PendingChange | None] | None:
@@ -317,14 +317,15 @@ class HandlerSlot(ABC, Generic[T]):
     ) -> None:
         """Listen to informers. With `initial`, an Added for each cached object comes first.
 
-        If the handler knows the objects with which a cache begins, what differs now comes in their place,
-        after what the process before had still to deal with.
+        If the handler knows the objects that the process before has kept, what differs comes in their place,
+        with what that process had still to deal with.
         """
         for managed in informers:
-            pending = managed.pending_for(self.name) if initial else None
-            self.registrations[managed] = self._listen(managed, binding, initial=initial and pending is None)
-            if pending is not None:
-                managed.informer.on_kept.append(partial(self.go_on, managed, pending))
+            kept = managed.kept
+            if initial and kept is not None and self.name in kept.pending:
+                self.registrations[managed] = self._go_on(managed, binding, kept)
+            else:
+                self.registrations[managed] = self._listen(managed, binding, initial=initial)
 
     def detach(self, informers: Iterable[ManagedInformer] | None = None) -> None:
         """Stop listening to these informers; for None, to all."""
@@ -623,19 +624,6 @@ class EventSlot(HandlerSlot[Notification]):
             self.wake()
         return rested, dropped
 
-    def go_on(self, managed: ManagedInformer, pending: Sequence[PendingChange]) -> None:
-        """Queue the differences to the states that the handler knows."""
-        now, told = self._clock.now().timestamp(), list[Notification]()
-        for each in pending:
-            old, new = each.old, managed.informer.indexer.get_by_key(each.key)
-            if old is not None and (new is None or new.uid != old.uid):
-                told.append(Notification(_DELETED, old, None, False, True, ChangeReason.RELIST, now))
-                old = None
-            if new is not None:
-                kind = ChangeType.ADDED if old is None else ChangeType.MODIFIED
-                told.append(Notification(kind, new, old, reason=ChangeReason.RELIST, received_at=now))
-        self.add_all(told)
-
     def take_pending(
         self,
         now: float,  # noqa: ARG002 - its retries begin anew
@@ -696,6 +684,10 @@ class EventSlot(HandlerSlot[Notification]):
     def _listen(self, managed: ManagedInformer, binding: HandlerBinding, *, initial: bool) -> Registration:
         period = binding.plan.resync_period
         return managed.informer.add_listener(self, resync_period=period, initial=initial, deferred=True)
+
+    def _go_on(self, managed: ManagedInformer, binding: HandlerBinding, kept: KeptObjects) -> Registration:
+        period, knows = binding.plan.resync_period, partial(kept.known_to, self.name)
+        return managed.informer.add_listener(self, resync_period=period, knows=knows)
 
     # Called back by the queue, and by invocations in the thread of their worker
 

@@ -35,7 +35,7 @@ from declctl.objects import (
     event_id_of,
     record_of,
 )
-from declctl.runtime.caching.managed_informer import ManagedInformer, PendingChange
+from declctl.runtime.caching.managed_informer import KeptObjects, ManagedInformer, PendingChange
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics, WatchStatistics
 from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
 from declctl.runtime.handling.failure_log import is_round
@@ -570,17 +570,6 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self.replayed += len(records)
         self.wake()
 
-    def go_on(self, managed: ManagedInformer, pending: Sequence[PendingChange]) -> None:
-        """Queue the keys, each at its time and with the attempts that have failed."""
-        if managed not in self._own.informers:
-            return
-        now = self._clock.now().timestamp()
-        for each in pending:
-            reasons = Reasons(dict.fromkeys(each.causes))
-            seconds = 0.0 if each.due is None else max(0.0, each.due - now)
-            self._keys.go_on(each.key, reasons, attempts=each.attempts, seconds=seconds)
-        self.wake()
-
     def take_pending(self, now: float, *, whole: bool) -> Mapping[str, PendingChange | None] | None:
         """Each key with its causes, and the time for which it waits."""
         if len(self._unmapped) or (self.leftovers is not None and self.leftovers.has_undecided):
@@ -669,6 +658,19 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         period = binding.plan.resync_period if managed in binding.own_informers else 0.0
         feed = _Feed(self, managed)
         return managed.informer.add_listener(feed, resync_period=period, initial=initial, deferred=True)
+
+    def _go_on(self, managed: ManagedInformer, binding: HandlerBinding, kept: KeptObjects) -> Registration:
+        """Queue the keys, each at its time and with the attempts that have failed."""
+        now, period = self._clock.now().timestamp(), 0.0
+        if managed in binding.own_informers:
+            period = binding.plan.resync_period
+            for each in kept.pending[self.name]:
+                reasons = Reasons(dict.fromkeys(each.causes))
+                seconds = 0.0 if each.due is None else max(0.0, each.due - now)
+                self._keys.go_on(each.key, reasons, attempts=each.attempts, seconds=seconds)
+        return managed.informer.add_listener(
+            _Feed(self, managed), resync_period=period, knows=lambda: kept.records
+        )
 
     def ended(self, invocation: Invocation[Reasons]) -> None:
         """A key was reconciled or given up; its worker has it still. In the thread of the worker."""
