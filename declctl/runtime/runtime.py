@@ -117,6 +117,14 @@ async def _first(*waits: Awaitable[Any]) -> None:
             task.cancel()
 
 
+def _begin_end(process: Process, candidate: "Candidate | None") -> None:
+    """Let nothing new begin, and keep what waits, before the end drops it."""
+    if candidate is not None:
+        candidate.stop_taking()
+    if process.state is not None:
+        process.state.begin_end()
+
+
 async def _discover(client: Client, plan: Plan) -> None:
     """Ask for the kinds of a manifest, of which the client keeps the answers."""
     for kind in dict.fromkeys(
@@ -442,8 +450,7 @@ class Runtime:
                 failed = await self._until_stopped(parts.observer)
                 for task in background:
                     task.cancel()
-            if candidate is not None:
-                candidate.stop_taking()
+            _begin_end(process, candidate)
             grace = self._grace = self._grace or GracePeriod(self._grace_seconds, clock=self._clock)
             # No new generation, then no new call, then the hooks, which may read caches.
             await parts.attempts.close()

@@ -147,6 +147,7 @@ class StateKeeper:
         self._digest: Callable[[], str] = lambda: digest
         self._clock = clock
         self._slots: Callable[[], Iterable[HandlerSlot[Any]]] = tuple
+        self._ends_amid = False  # a cache is amid changes of which listeners will never hear the rest
         self._unmarked = 0  # batches since the last mark; those of the loop
         self._marked: frozenset[str] = frozenset()  # handlers of the last mark; the others are written whole
         self._loop = asyncio.get_running_loop()
@@ -174,6 +175,11 @@ class StateKeeper:
         """Keep what handlers have still to deal with. `digest` is that of the files that run."""
         self._slots, self._digest = slots, digest
 
+    def begin_end(self) -> None:
+        """Keep what handlers have still to deal with, before the end drops it."""
+        self._ends_amid = self._is_busy
+        self._take_mark()
+
     def take(self, cached: ManagedInformer) -> None:
         """Let a new cache begin with the objects that were kept, and keep those that it will have.
 
@@ -196,9 +202,9 @@ class StateKeeper:
         for cache in self._caches:
             if (informer := cache.informer()) is not None:
                 informer.on_batch = ignore_batch
-        if any(not cache.is_kept and _has_synced(cache) for cache in self._caches):
+        if not self._ends_amid and any(not each.is_kept and _has_synced(each) for each in self._caches):
             self._take_moment()
-        else:
+        elif not self._ends_amid:
             self._take_mark()
         self._ended.set()
         if self._folder is not None:

@@ -120,23 +120,6 @@ def test_a_restart_lists_nothing(mode: str, tmp_path: Path, server: SandboxThrea
             assert untouched["data"]["text"] == "t" * 200
 
 
-def test_handlers_hear_what_they_hear_after_a_list(tmp_path: Path, server: SandboxThread) -> None:
-    """Each object that is there is Added, as it is now, and nothing else is told of the time between."""
-    manifest = _bundle(tmp_path)
-    _kept(manifest, server)
-    server.delete("ConfigMap", "m-000", "demo")
-    server.patch("ConfigMap", "m-001", {"data": {"size": "77"}}, namespace="demo")
-    server.create(_map("new", 5))
-    with _process(manifest, server, lists=0) as warm:
-        pass
-    with _process(_bundle(tmp_path / "cold"), server, lists=1) as cold:
-        pass
-    told = [sorted(each for each in one.log.events() if " demo/" in each) for one in (warm, cold)]
-    assert told[0] == told[1]
-    assert len(told[0]) == 300
-    assert {"Added demo/m-001 77", "Added demo/new 5"} <= {*told[0]}
-
-
 def test_the_state_of_another_cluster_is_not_used(
     tmp_path: Path, server: SandboxThread, caplog: pytest.LogCaptureFixture
 ) -> None:
