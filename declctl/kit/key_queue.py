@@ -227,7 +227,7 @@ class KeyQueue(ABC, Generic[K, T]):
         self._number: dict[ItemState, int] = {_RESTING: 0, _BACKING_OFF: 0, _REQUEUED: 0}  # items, by state
         # Keys of which something has come or gone since `take_changes`; None before its first call.
         self._changed: set[K] | None = None
-        self._dropped_changes: dict[K, Sequence[Item[K, T]]] = {}  # as they were before `clear`
+        self._dropped_items: dict[K, Sequence[Item[K, T]]] = {}  # by key, as they were before `clear`
 
     # What the two kinds of queues do differently. Called under the lock.
 
@@ -449,17 +449,12 @@ class KeyQueue(ABC, Generic[K, T]):
         with self._lock:
             if whole:
                 self._changed = None
-            found = {**self._dropped_changes, **self._noted()}
-            if not whole:
-                self._dropped_changes = {}
+            keys = self._keys() if self._changed is None else self._changed
             self._changed = set()
-            return found
+            found = {key: [replace(item, behind=None) for item in self._all_of(key)] for key in keys}
+            return {**found, **self._dropped_items}
 
     # The methods below are called under the lock.
-
-    def _noted(self) -> dict[K, Sequence[Item[K, T]]]:
-        keys = self._keys() if self._changed is None else self._changed
-        return {key: [replace(item, behind=None) for item in self._all_of(key)] for key in keys}
 
     def _handed_out(self, item: Item[K, T]) -> Item[K, T]:
         """Let a worker have an item."""
@@ -537,11 +532,11 @@ class KeyQueue(ABC, Generic[K, T]):
     def _drop_unnoted(self, drop: Callable[[], int]) -> int:
         """Drop items, which `take_changes` tells as if they had stayed."""
         if self._changed is not None:
-            self._dropped_changes.update(self._noted())
-        dropped = drop()
-        if self._changed is not None:
-            self._changed = set()
-        return dropped
+            for key in self._keys():
+                items = [replace(item, behind=None) for item in self._all_of(key) if not item.is_taken]
+                if items:
+                    self._dropped_items[key] = items
+        return drop()
 
     def _note(self, key: K) -> None:
         """Something has come or gone of a key."""

@@ -140,11 +140,10 @@ def test_what_was_not_dealt_with_comes_again(bundle: BundleDir, server: SandboxT
         second.advance(110)
         second.rest()
         assert _lines(second).count("put b 2 fails") == 1
-        _resized(server, "a", "4")
-        second.advance(200)
+        _resized(server, "a", "4")  # which waits behind the failed change
         second.rest()
     with _process(bundle, server) as third:
-        assert _lines(third) == []
+        assert _lines(third) == ["told Modified a 1 4"]
         third.advance(510)
         third.rest()
         assert "put c 1 later" in _lines(third)
