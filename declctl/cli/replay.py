@@ -24,7 +24,7 @@ _BAD_INPUT = 2
 _MOST_SHOWN = 50  # differences in the text; those that are alike count as one
 _MOST_KEYS = 3  # of differences that are alike
 # What tells differences of the same fields apart.
-_VALUES = re.compile(r" was .*? and is .*?(?=; |$)|[0-9.]+ s before$")
+_VALUES = re.compile(r" was .*? and is .*?(?=; |$)|[0-9.]+ s(?: before)?$")
 
 
 def replay_recording(  # noqa: PLR0913 - one parameter for each option of the command line

@@ -143,7 +143,10 @@ class _TextFault(NamedTuple):
 
 def _faults(text: str, name: str, schema: _Schema) -> Sequence[_TextFault]:
     """The faults of an expression whose `self` has a schema."""
-    parsed = _parsed(text)
+    try:
+        parsed = _parsed(text)
+    except ImportError:  # without cel-expr, which `are_unchecked` says
+        return ()
     if not isinstance(parsed, SyntaxNode):
         return parsed
     walk = _TypeWalk()
@@ -169,10 +172,11 @@ def _path_faults(text: str, schema: _Schema) -> Iterator[_TextFault]:
 
 @lru_cache(256)
 def _parsed(text: str) -> SyntaxNode | Sequence[_TextFault]:
-    """The tree of an expression, or its faults: none for what cel-expr can't parse, but maybe a server."""
+    """The tree of an expression, or its faults: none for what cel-expr can't parse, but maybe a server.
+
+    Raises ImportError without cel-expr.
+    """
     parser = _parser()
-    if parser is None:
-        return ()
     try:
         return tree_of(parser.compile(text, disable_check=True).serialize())
     except Exception as fault:  # noqa: BLE001 - RuntimeError, and whatever else C++ raises
@@ -185,12 +189,10 @@ def _parsed(text: str) -> SyntaxNode | Sequence[_TextFault]:
 
 
 @lru_cache(1)
-def _parser() -> "cel.Env | None":
-    try:
-        from cel_expr_python import cel  # late: few definitions have rules
-        from cel_expr_python.ext import ext_optional
-    except ImportError:
-        return None
+def _parser() -> "cel.Env":
+    from cel_expr_python import cel  # late: few definitions have rules
+    from cel_expr_python.ext import ext_optional
+
     return cel.NewEnv(variables={}, extensions=[ext_optional.ExtOptional()])
 
 

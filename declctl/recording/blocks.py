@@ -123,8 +123,8 @@ class RecordedEntries(EntrySequence):
             self.header = first[0]
         else:
             raise UsageError(
-                f"{path}: the recording is torn before its first entry: its process was killed as it began. "
-                f"A recording that was begun before it may be in {path}.1"
+                f"{path}: the recording is torn before its first entry: its process was killed as it "
+                f"began, or the file is damaged. A recording that was begun before it may be in {path}.1"
             )
 
     def __len__(self) -> int:

@@ -130,6 +130,14 @@ class CallRequest(msgspec.Struct, frozen=True, array_like=True, tag=9):
     answer: bytes  # JSON; of a refusal, the fields of the error
 
 
+class CallTime(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=13):
+    """The time that `ctx.now` has returned to a call."""
+
+    at: float
+    call: int
+    time: float  # seconds since the epoch
+
+
 class ReloadMark(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """An attempt to reload, with its outcome."""
 
@@ -163,6 +171,7 @@ Entry = (
     | CallBegin
     | CallEnd
     | CallRequest
+    | CallTime
     | ReloadMark
     | RecordingGap
     | RecordingEnd

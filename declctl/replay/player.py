@@ -10,13 +10,13 @@ this moment and stores nothing.
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -149,6 +149,7 @@ class Player:
         self._replayed: set[CallKey] = set()
         # By key: when its last call has ended then, and what further calls may have been made for.
         self._merged: dict[CallKey, tuple[float, Reasons]] = {}
+        self._times: dict[int, deque[float]] = {}  # by call: what `ctx.now` has still to return
         self._drained: set[int] = set()  # calls that were made at a reload, before their turn
         # A synchronous call that waits for the tape keeps its thread.
         self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="declctl-replay")
@@ -169,6 +170,11 @@ class Player:
         """Keep the end of a call, from any thread."""
         if (playing := self._playing.get(call)) is not None:
             playing.end = end
+
+    def now(self, clock: Callable[[], datetime]) -> datetime:
+        """The time of then, as often as the call has asked for it; after that, that of the replay."""
+        times = self._times.get(current_call.get())
+        return datetime.fromtimestamp(times.popleft(), UTC) if times else clock()
 
     def around(self, sender: RequestSender) -> RequestSender:
         """A sender that answers from the tape."""
@@ -306,6 +312,7 @@ class Player:
         if entry.call in self._drained:
             return
         taped = self._tape.call(entry.call)
+        self._times[entry.call] = deque(taped.times)
         self._tape.begins[key] -= 1
         await self._settle()
         if self._begins_amid:
@@ -323,11 +330,23 @@ class Player:
         if playing is None:
             # Of a tape that begins amid a run, what was queued before is not known.
             is_known = self._tape.is_whole or entry.key in self._changed
-            if is_known and self._compares(taped):
-                self._report.missing += 1
-                self._differs("missing", key, [f"not made now: {self._causes.of(entry, before)}"])
+            if is_known and taped.end is not None and self._compares(taped):
+                self._is_missing(runtime, taped, before)
             return
         await self._until_it_rests(playing)
+
+    def _is_missing(self, runtime: "Runtime", taped: TapedCall, before: float) -> None:
+        """Count a call that is not made now, with its writes."""
+        name, writes = taped.begin.handler, [each for each in taped.requests if each.content.is_write]
+        self._report.missing += 1
+        self._report.writes += len(writes)
+        schedules = {each.name for each in runtime.plan.schedules}
+        if runtime.parts.slots.get(name) is None and name not in schedules:
+            self.note(f"the manifest has neither a handler nor a schedule {name}: none of its calls is made")
+            reason = f"the manifest has no {name}"
+        else:
+            reason = self._causes.of(taped.begin, before)
+        self._differs("missing", taped.key, [f"not made now: {reason}"])
 
     def _replay(self, runtime: "Runtime", key: CallKey) -> bool:
         """Queue an object again that the code of then has received again, as that code was new."""
@@ -480,6 +499,7 @@ class Player:
                 await asyncio.sleep(0)
             await self._until_it_rests(playing)
         del self._playing[playing.call]
+        self._times.pop(playing.call, None)
         if not playing.task.done():
             self.note(f"{' '.join(playing.key)} has not returned within {_LONGEST_CALL:g} s")
         elif not playing.task.cancelled():
@@ -617,6 +637,7 @@ class Player:
                 continue
             item = slot.queue.take_key(taped.begin.key)
             if item is not None:
+                self._times[call] = deque(taped.times)
                 self._drained.add(call)
                 self._tape.begins[taped.key] -= 1
                 await self._finish(self._made(slot, item, call, taped))

@@ -18,6 +18,7 @@ from declctl.recording.entries import (
     CallBegin,
     CallEnd,
     CallRequest,
+    CallTime,
     Entry,
     RecordedStream,
     RecordingHeader,
@@ -44,6 +45,7 @@ class TapedCall:
 
     begin: CallBegin
     requests: Sequence[TapedRequest]
+    times: Sequence[float]  # that `ctx.now` has returned, in seconds since the epoch
     end: CallEnd | None  # None: the recording ends before
 
     @property
@@ -61,7 +63,7 @@ class Tape:
     entries: Sequence[Entry]
     torn: int  # bytes at the end of the file that could not be read
     second: int  # the position at which the second segment begins; the number of entries if there is one
-    calls: Mapping[int, Sequence[int]]  # by number: the positions of its begin, requests and end
+    calls: Mapping[int, Sequence[int]]  # by number: the positions of its begin and all else of it
     begins: dict[CallKey, int]  # how often calls begin that are still to come
     late_calls: Mapping[
         int, Sequence[int]
@@ -87,17 +89,19 @@ class Tape:
     def call(self, number: int) -> TapedCall:
         """A call of the recording."""
         first, *others = self.calls[number]
-        begin, requests, end = self.entries[first], list[TapedRequest](), None
+        begin, requests, times, end = self.entries[first], list[TapedRequest](), list[float](), None
         assert isinstance(begin, CallBegin)
         for position in others:
             match self.entries[position]:
                 case CallRequest() as request:
                     requests.append(TapedRequest(position, request, content_of(request)))
+                case CallTime(time=time):
+                    times.append(time)
                 case CallEnd() as found:
                     end = found
                 case _:
                     pass
-        return TapedCall(begin, requests, end)
+        return TapedCall(begin, requests, times, end)
 
 
 def read_tape(path: Path, *, until: float | None = None) -> Tape:
@@ -144,7 +148,7 @@ def tape_of(
                 begins[entry.handler, entry.key] += 1
                 if entry.generation < generation:
                     late[generation].append(entry.call)
-            case CallRequest() | CallEnd() if entry.call in calls:
+            case CallRequest() | CallTime() | CallEnd() if entry.call in calls:
                 calls[entry.call].append(position)
             case BundleFiles():
                 first_files = first_files or entry

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -59,6 +60,7 @@ def make_services(process: Process, caches: InformerPool, writing: WritingParts)
         breakers=CircuitBreakers(clock=clock, log=log),
         metrics=PluginMetrics(log=log),
         clock=clock,
+        now=clock.now if process.recorder is None else partial(process.recorder.now, clock.now),
         dry_run=process.options.dry_run,
     )
 

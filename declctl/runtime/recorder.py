@@ -7,6 +7,7 @@ None.
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -58,6 +59,10 @@ class Recorder(Protocol):
 
     def ended(self, call: int, end: EndedCall) -> None:
         """A call has ended. From any thread."""
+        ...
+
+    def now(self, clock: Callable[[], datetime]) -> datetime:
+        """The time that `ctx.now` returns to a call; `clock` has the present one. From any thread."""
         ...
 
     def around(self, sender: "RequestSender") -> "RequestSender":

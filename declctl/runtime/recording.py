@@ -9,7 +9,8 @@ import itertools
 import platform
 import secrets
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -33,6 +34,7 @@ from declctl.recording.entries import (
     CallBegin,
     CallEnd,
     CallRequest,
+    CallTime,
     Entry,
     FrameDictionary,
     RecordedStream,
@@ -160,6 +162,13 @@ class FileRecorder:
             end.seconds,
         )
         self._add(_Quoting(entry) if end.error else entry)
+
+    def now(self, clock: Callable[[], datetime]) -> datetime:
+        """The present time, which is recorded if it is for a call."""
+        found, call = clock(), current_call.get()
+        if call:
+            self._add(CallTime(self._now(), call, found.timestamp()))
+        return found
 
     def around(self, sender: RequestSender) -> RequestSender:
         """A sender that records the requests of calls with their answers."""

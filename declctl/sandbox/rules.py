@@ -187,12 +187,17 @@ def _message(rule: KubeObject, schema: KubeObject, values: tuple[Any, Any]) -> s
     return found.strip() if isinstance(found, str) and "\n" not in found else ""
 
 
-@lru_cache(256)
 def _program(text: str) -> "cel.Expression | None":
     """A compiled expression; None without cel-expr, and for what it can't compile."""
-    environment = _environment()
-    if environment is None or not text:
+    try:
+        return _compiled(text) if text else None
+    except ImportError:
         return None
+
+
+@lru_cache(256)
+def _compiled(text: str) -> "cel.Expression | None":
+    environment = _environment()
     try:
         return environment.compile(text)
     except Exception:  # noqa: BLE001 - RuntimeError, and whatever else C++ raises
@@ -200,9 +205,7 @@ def _program(text: str) -> "cel.Expression | None":
 
 
 @lru_cache(1)
-def _environment() -> "cel.Env | None":
-    try:
-        from cel_expr_python import cel  # late: few definitions have rules
-    except ImportError:
-        return None
+def _environment() -> "cel.Env":
+    from cel_expr_python import cel  # late: few definitions have rules
+
     return cel.NewEnv(variables={"self": cel.Type.DYN, "oldSelf": cel.Type.DYN})

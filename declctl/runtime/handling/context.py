@@ -28,7 +28,7 @@ import msgspec
 
 from declctl.errors import WriteError
 from declctl.informer.stores.lister import CacheSnapshot, Lister, snapshots_of
-from declctl.kit import Clock, LoopCalls, running_loop
+from declctl.kit import LoopCalls, running_loop
 from declctl.kit.callbacks import CodeLine, caller
 from declctl.kit.text import exception_text
 from declctl.objects import GroupVersionKind, ObjectView
@@ -189,7 +189,7 @@ class HandlerEnvironment(msgspec.Struct, frozen=True):
     config: Mapping[str, Any]
     cluster: "ClusterAccess"
     log: Any
-    clock: Clock
+    now: Callable[[], datetime]
     dry_run: bool = False
     declared: DeclaredWrites = _NOTHING_DECLARED  # what the manifest says of its writes
     field_manager: str = ""  # empty for `declctl/<controller>/<handler>`
@@ -239,7 +239,7 @@ class Context:
 
     def now(self) -> datetime:
         """The present time, as an aware datetime in UTC, by the clock that a test advances."""
-        return self._environment.clock.now()
+        return self._environment.now()
 
     @property
     def memo(self) -> Memo:

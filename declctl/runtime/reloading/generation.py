@@ -10,6 +10,7 @@ prepares it once, and tears it down with the last of these generations.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -55,6 +56,7 @@ class RuntimeServices(msgspec.Struct, frozen=True):
     breakers: CircuitBreakers
     metrics: PluginMetrics
     clock: Clock
+    now: Callable[[], datetime]  # of `ctx.now`
     dry_run: bool = False
     processes: ProcessRegistry = msgspec.field(default_factory=ProcessRegistry)  # of isolated handlers
 
@@ -76,7 +78,7 @@ class RuntimeServices(msgspec.Struct, frozen=True):
             config or {},
             self.cluster,
             self.user_log,
-            self.clock,
+            self.now,
             self.dry_run,
             declared,
             field_manager,

@@ -112,7 +112,7 @@ def test_a_process_records_and_another_one_replays(bundle, tmp_path):
         stderr=subprocess.DEVNULL,
     )
     try:
-        until("it has recorded", lambda: recording.exists() and recording.stat().st_size > 10_000)
+        until("it has recorded", lambda: recording.exists() and recording.stat().st_size > 20_000)
     finally:
         recorder.kill()  # as the kernel does that has no memory left
         recorder.wait()

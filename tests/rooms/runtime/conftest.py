@@ -181,7 +181,7 @@ def environment(log: Logged, *, handler: str = "notify", generation: int = 1) ->
         config={},
         cluster=SimpleNamespace(),  # type: ignore[arg-type]
         log=log,
-        clock=ManualClock(),
+        now=ManualClock().now,
     )
 
 

@@ -14,6 +14,7 @@ import socket
 import sys
 import traceback
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,9 +38,9 @@ from declctl.runtime.isolation.child.context import (
     CacheOfParent,
     ClientsOfParent,
     ClusterOfParent,
-    ParentClock,
     ParentLog,
     snapshot_of_parent,
+    time_of_parent,
 )
 from declctl.runtime.isolation.protocol import (
     Begin,
@@ -124,7 +125,7 @@ class Child:
             self._code.configs.get(begin.handler, {}),
             cast("ClusterAccess", ClusterOfParent(channel, self._clients)),
             self._log,
-            ParentClock(channel),
+            partial(time_of_parent, channel),
             begin.dry_run,
             not_awaited=self._not_awaited,
         )

@@ -14,7 +14,6 @@ import msgspec
 from declctl.informer.stores.lister import CacheSnapshot, Selector, Views
 from declctl.kit import running_loop
 from declctl.kit.callbacks import CodeLine
-from declctl.kit.clock import SystemClock
 from declctl.objects import LabelSelector, ObjectKey, ObjectView
 from declctl.objects.record import record_of
 from declctl.runtime.handling.context import Forgotten
@@ -35,16 +34,9 @@ from declctl.writes import (
 )
 
 
-class ParentClock(SystemClock):
-    """The clock of the parent, which a test advances."""
-
-    def __init__(self, channel: CallChannel) -> None:
-        super().__init__()
-        self._channel = channel
-
-    def now(self) -> datetime:
-        """The present time in the parent."""
-        return datetime.fromisoformat(self._channel.ask("now"))
+def time_of_parent(channel: CallChannel) -> datetime:
+    """The present time by the clock of the parent, which a test advances."""
+    return datetime.fromisoformat(channel.ask("now"))
 
 
 class ParentLog:
