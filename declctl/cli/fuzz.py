@@ -41,13 +41,16 @@ def search(
     except ManifestErrors as error:
         show_faults(error.diagnostics)
         return _BAD_INPUT
-    pace = f"{found.runs:,} lives in {found.seconds:.1f} s"
+    pace = f"{found.runs:,} different lives, in {found.seconds:.1f} s"
     if found.violation is None:
         off = f", without {', '.join(allowed)}" if allowed else ""
-        line(f"nothing found: {pace}, seed {found.seed}{off}", err=True)
+        line(f"nothing found: {found.most:,} runs, {pace}, seed {found.seed}{off}", err=True)
+        if output is not None and output.exists():
+            line(f"{output} is of an earlier run: it was not written now", err=True)
         return 0
     line(f"{found.violation.invariant}: {found.violation.message}", err=True)
-    line(f"found in {pace}; {found.options()} repeats it. Save this beside the manifest:", err=True)
+    save = "" if output is not None else " Save this beside the manifest:"
+    line(f"found after {pace}; {found.options()} repeats it.{save}", err=True)
     print_or_write(found.text(), output)
     return 1
 

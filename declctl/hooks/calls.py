@@ -434,9 +434,9 @@ def _leave_out_host(shown: traceback.TracebackException, error: BaseException) -
     """Remove frames of declctl above those of user code, and below them if declctl has raised on purpose."""
     stack = shown.stack
     users = [at for at, frame in enumerate(stack) if not frame.filename.startswith(_HOST)]
-    is_ours = bool(users) and isinstance(error, DeclctlError)
-    if is_ours:
-        del stack[users[-1] + 1 :]
+    is_ours = isinstance(error, DeclctlError)
+    if is_ours:  # without a frame of the user, its text says all: a finalizer was not written, for example
+        del stack[users[-1] + 1 if users else 0 :]
     del stack[: users[0] if users else -1]
     for name in ("__cause__", "__context__"):
         inner, its_error = getattr(shown, name), getattr(error, name)

@@ -96,6 +96,7 @@ _METADATA_FIELDS: Final = (
     "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations",
     "ownerReferences", "finalizers", "managedFields",
 )  # fmt: skip
+_REFERENCE_FIELDS: Final = ("apiVersion", "kind", "namespace", "name", "uid", "resourceVersion", "fieldPath")
 
 
 def _pattern(description: str) -> Schema:
@@ -266,10 +267,12 @@ class WritesExpectation(LocatedSpec):
     """The writes of handlers in this step that the server has taken, and that changed something."""
 
     ABOUT = about(
-        "The writes of handlers in this step that have changed objects of a kind.",
+        "The writes of handlers in this step that have changed objects.",
         any_of=(("count",), ("min",), ("max",)),
     )
-    kind: str = field(text("The kind of the objects.", value="kind", examples=["ConfigMap"]), required=True)
+    kind: str = field(
+        text("Only writes of objects of this kind.", value="kind", examples=["ConfigMap"]), absent=""
+    )
     verb: str = field(
         choice("Only these writes.", ["apply", "create", "update", "patch", "patch_status", "delete"]),
         absent="",
@@ -415,6 +418,16 @@ class NamedParts(Protocol):
         """The manifest: a file or a folder."""
         ...
 
+    def unknown_fields(
+        self, kind: GroupVersionKind, schema: Json, part: JsonObject
+    ) -> Sequence[tuple[Path, Sequence[str]]] | None:
+        """The fields of a part of an object that its kind does not have, each with those that it has there.
+
+        `schema` is that of the definition of the kind, None for one without. The result is None if no schema
+        is known.
+        """
+        ...
+
 
 class Surroundings(Protocol):
     """What is beside a document. Both raise DeclctlError or OSError, whose text says what is wrong."""
@@ -553,7 +566,7 @@ class _Check:
         self._meant: dict[str, GroupVersionKind] = {}  # of the names that stand without apiVersion
         self._files: dict[str, Sequence[KubeObject]] = {}
         self._plurals: set[str] = set()  # of the server
-        self._own_fields: set[str] = set()  # at the top of objects of defined kinds
+        self._schemas: dict[GroupVersionKind, Json] = {}  # of definitions
 
     def run(self) -> tuple[LoadedTest | None, Sequence[Diagnostic]]:
         """The document, None if it has faults; and these."""
@@ -630,6 +643,11 @@ class _Check:
         if "count" in given and "match" not in given:
             message = f"{dotted((*path, 'count'))} has no meaning without match"
             self._add(codes.CONTRADICTION, (*path, "count"), message, "write it beside match", key=True)
+        writes = mapping_at(given, "writes")
+        if "apiVersion" in writes and "kind" not in writes:
+            where = (*path, "writes", "apiVersion")
+            message = f"{dotted(where)} has no meaning without kind"
+            self._add(codes.CONTRADICTION, where, message, "add kind", key=True)
         for part in ("calls", "writes"):
             if isinstance(given.get(part), dict):
                 self._check_numbers((*path, part), mapping_at(given, part), part)
@@ -696,38 +714,44 @@ class _Check:
         given += bundle.definitions
         self._plurals.update(bundle.plurals)
         for each in given:
-            self._learn_definition(each.get("spec"))
-        for kind in (*bundle.kinds, *(kind for each in given for kind in _defined(dict(each)))):
+            if isinstance(plural := value_at(each.get("spec"), "names", "plural"), str):
+                self._plurals.add(plural)
+            self._schemas.update(_defined(dict(each)))
+        for kind in (*bundle.kinds, *self._schemas):
             known = self._kinds.setdefault(kind.kind, [])
             if kind not in known:
                 known.append(kind)
-
-    def _learn_definition(self, spec: Json) -> None:
-        if isinstance(plural := value_at(spec, "names", "plural"), str):
-            self._plurals.add(plural)
-        for _, version in entries_at(spec, "versions"):
-            self._own_fields.update(mapping_at(version, "schema", "openAPIV3Schema", "properties"))
 
     def _check_names(self, bundle: NamedParts) -> None:
         data = self._document.data
         for path, entry in entries_at(data, "spec", "objects"):
             if not _names_file(entry):
                 self._check_kind(path, entry)
+                self._check_fields(path, self._kind_of(entry), entry, bundle)
         for path, step in entries_at(data, "spec", "steps"):
             for action in ("apply", "patch", "delete"):
                 entry = mapping_at(step, action)
                 if entry and not _names_file(entry):
                     self._check_kind((*path, action), entry)
+            if (applied := mapping_at(step, "apply")) and not _names_file(applied):
+                self._check_fields((*path, "apply"), self._kind_of(applied), applied, bundle)
+            patched = mapping_at(step, "patch")
+            where = (*path, "patch", "patch")
+            self._check_fields(where, self._kind_of(patched), mapping_at(patched, "patch"), bundle)
             for replaced, file in mapping_at(step, "reload", "files").items():
                 self._check_replaced((*path, "reload", "files", replaced), file, bundle.path)
             self._check_resource((*path, "fault", "resource"), value_at(step, "fault", "resource"))
             for where, given in entries_at(step, "expect"):
-                self._check_expected((*path, *where), given, tuple(bundle.handlers))
+                self._check_expected((*path, *where), given, bundle)
 
-    def _check_expected(self, path: Path, given: JsonObject, handlers: Sequence[str]) -> None:
+    def _check_expected(self, path: Path, given: JsonObject, bundle: NamedParts) -> None:
+        handlers = tuple(bundle.handlers)
         for part in ("match", "absent"):
             if isinstance(given.get(part), dict):
-                self._check_pattern((*path, part), mapping_at(given, part))
+                self._check_pattern((*path, part), mapping_at(given, part), bundle)
+        for name in mapping_at(given, "event", "regarding"):
+            if name not in _REFERENCE_FIELDS:
+                self._add_unknown((*path, "event", "regarding", name), _REFERENCE_FIELDS)
         for part in ("condition", "writes"):
             if isinstance(given.get(part), dict):
                 self._check_kind((*path, part), mapping_at(given, part))
@@ -738,7 +762,7 @@ class _Check:
                 message = f'{dotted(where)}: the manifest has no handler and no schedule "{name}"'
                 self._add(codes.UNKNOWN_REFERENCE, where, message, advice)
 
-    def _check_pattern(self, path: Path, pattern: JsonObject) -> None:
+    def _check_pattern(self, path: Path, pattern: JsonObject, bundle: NamedParts) -> None:
         if "kind" not in pattern:
             message = f'{dotted(path)} needs the field "kind"'
             self._add(codes.MISSING_FIELD, path, message, "add kind: and the kind of the objects")
@@ -747,15 +771,7 @@ class _Check:
                 message = f'unknown field "{name}" in {dotted(path)}'
                 advice = f"an object has it in metadata: write metadata: {{{name}: …}}"
                 self._add(codes.UNKNOWN_FIELD, (*path, name), message, advice, key=True)
-            elif name not in (*_USUAL_FIELDS, *self._own_fields):
-                self._check_field((*path, name), name)
         metadata = pattern.get("metadata")
-        for name in mapping_at(metadata):
-            if name not in _METADATA_FIELDS:
-                where = (*path, "metadata", name)
-                advice = did_you_mean(name, _METADATA_FIELDS) or f"it has {listed(_METADATA_FIELDS)}"
-                message = f'unknown field "{name}" in {dotted(where[:-1])}'
-                self._add(codes.UNKNOWN_FIELD, where, message, advice, key=True)
         if "metadata" in pattern and not isinstance(metadata, dict):
             where = (*path, "metadata")
             self._add(codes.WRONG_TYPE, where, f"{dotted(where)} must be a mapping", "write {name: …}")
@@ -765,12 +781,39 @@ class _Check:
                 where = (*path, "metadata", name)
                 self._add(codes.WRONG_TYPE, where, f"{dotted(where)} must be text", "put it in quotes")
         self._check_kind(path, pattern)
+        self._check_fields(path, self._kind_of(pattern), pattern, bundle)
 
-    def _check_field(self, path: Path, name: str) -> None:
-        """Report a field that is like a usual one. Others are passed over: kinds have fields of their own."""
-        if advice := did_you_mean(name, _USUAL_FIELDS):
-            message = f'unknown field "{name}" in {dotted(path[:-1])}'
-            self._add(codes.UNKNOWN_FIELD, path, message, advice, key=True)
+    def _kind_of(self, given: JsonObject) -> GroupVersionKind | None:
+        """The kind that a part of the document names; None if this is not known."""
+        name, version = given.get("kind"), given.get("apiVersion")
+        known = self._kinds.get(name, []) if isinstance(name, str) else []
+        meant = [each for each in known if version in (None, each.api_version)]
+        return meant[0] if len(meant) == 1 else None
+
+    def _check_fields(
+        self, path: Path, kind: GroupVersionKind | None, part: JsonObject, bundle: NamedParts
+    ) -> None:
+        """Report the fields of a part of an object that its kind does not have.
+
+        Of a kind without a schema, these are fields of metadata, and those that are like usual ones.
+        """
+        unknown = None if kind is None else bundle.unknown_fields(kind, self._schemas.get(kind), part)
+        if unknown is None:
+            top = [name for name in part if name not in _USUAL_FIELDS and did_you_mean(name, _USUAL_FIELDS)]
+            metadata = [name for name in mapping_at(part, "metadata") if name not in _METADATA_FIELDS]
+            unknown = [
+                *(((name,), _USUAL_FIELDS) for name in top),
+                *((("metadata", name), _METADATA_FIELDS) for name in metadata),
+            ]
+        for steps, names in unknown:
+            if not self._findings.is_blamed((*path, *steps)):
+                self._add_unknown((*path, *steps), names)
+
+    def _add_unknown(self, path: Path, names: Sequence[str]) -> None:
+        name = str(path[-1])
+        known = f"it has {listed(names)}" if names else "leave it out: there are no fields there"
+        message = f'unknown field "{name}" in {dotted(path[:-1])}'
+        self._add(codes.UNKNOWN_FIELD, path, message, did_you_mean(name, names) or known, key=True)
 
     def _check_resource(self, path: Path, resource: Json) -> None:
         """Report a resource that no kind has, if it is like one: a fault of it would never come."""
@@ -839,17 +882,18 @@ def _reason(error: Exception) -> str:
     return (text or str(error) or type(error).__name__).rstrip(".")
 
 
-def _defined(obj: JsonObject) -> Iterable[GroupVersionKind]:
-    """The kinds of a CustomResourceDefinition; none of another object."""
+def _defined(obj: JsonObject) -> Iterable[tuple[GroupVersionKind, Json]]:
+    """The kinds of a CustomResourceDefinition, each with its schema; none of another object."""
     if obj.get("kind") != "CustomResourceDefinition":
         return
     spec = value_at(obj, "spec")
     group, kind = value_at(spec, "group"), value_at(spec, "names", "kind")
     for _, version in entries_at(spec, "versions"):
         if isinstance(group, str) and isinstance(kind, str) and isinstance(version.get("name"), str):
-            yield GroupVersionKind(group, str(version["name"]), kind)
+            schema = value_at(version, "schema", "openAPIV3Schema")
+            yield GroupVersionKind(group, str(version["name"]), kind), schema
 
 
 def defined_kinds(definitions: Iterable[KubeObject]) -> Sequence[GroupVersionKind]:
     """The kinds of CustomResourceDefinitions, in all their versions."""
-    return [kind for each in definitions for kind in _defined(each)]
+    return [kind for each in definitions for kind, _ in _defined(each)]

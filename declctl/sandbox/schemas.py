@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
-from typing import Any, Final, TypeGuard, cast
+from typing import Any, Final, NamedTuple, TypeGuard, cast
 
 from jsonschema import Draft4Validator
 from jsonschema.exceptions import ValidationError
@@ -59,7 +59,8 @@ def read(schema: Schema, obj: KubeObject) -> list[str]:
     for name in obj["metadata"].keys() - _METADATA:
         del obj["metadata"][name]
     _read_integers(obj)
-    unknown += _prune(obj, {**schema, "x-kubernetes-embedded-resource": True}, "")
+    embedded = {**schema, "x-kubernetes-embedded-resource": True}
+    unknown += [_dotted(each.path) for each in prune(obj, embedded)]
     _drop_nulls(obj, schema)
     return sorted(unknown)
 
@@ -86,27 +87,34 @@ def write_numbers(value: Any) -> None:
                 write_numbers(child)
 
 
-def _prune(value: Any, schema: Schema | None, path: str) -> Iterator[str]:
+class PrunedField(NamedTuple):
+    """A field that a schema does not have."""
+
+    path: tuple[str | int, ...]  # from the object, its own name included
+    names: Sequence[str]  # the fields that the schema has there
+
+
+def prune(value: Any, schema: Schema | None, path: tuple[str | int, ...] = ()) -> Iterator[PrunedField]:
+    """Remove the fields that a schema does not have, in place, and say which they were."""
     schema = schema or {}
     keeps = schema.get("x-kubernetes-preserve-unknown-fields")
     if isinstance(value, dict):
         held = cast("KubeObject", value)
         for name in list(held):
-            inner = f"{path}.{name}" if path else name
             if schema.get("x-kubernetes-embedded-resource") and name in _IDENTITY:
                 continue
             known = field_schema(schema, name)
             if known is not None:
-                yield from _prune(held[name], known, inner)
+                yield from prune(held[name], known, (*path, name))
             elif not keeps:
                 del held[name]
-                yield inner
+                yield PrunedField((*path, name), list(schema.get("properties") or ()))
     elif isinstance(value, list):
         # What is below a list of unknown things is unknown, unless unknown things are kept.
         items = schema.get("items")
         for at, element in enumerate(cast("list[Any]", value)):
             below = {**(items or {}), "x-kubernetes-preserve-unknown-fields": True} if keeps else items
-            yield from _prune(element, below, f"{path}[{at}]")
+            yield from prune(element, below, (*path, at))
 
 
 def _refuses_null(schema: Schema | None) -> TypeGuard[Schema]:

@@ -1,7 +1,9 @@
 """The ControllerTest documents of folders: found, read, and put together with the Controllers they test."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -13,14 +15,20 @@ from declctl.manifest.definition_files import definitions_beside
 from declctl.manifest.diagnostics import Diagnostic, in_order
 from declctl.manifest.model import ControllerSpec
 from declctl.manifest.sources import ManifestSource
+from declctl.manifest.values import Json, mapping_at
+from declctl.manifest.values import Path as FieldPath
 from declctl.objects import GroupVersionKind, KubeObject
 from declctl.runtime.checking.inputs import load_beside
 from declctl.sandbox.kinds import BUILT_IN
+from declctl.sandbox.kubectl.protobuf import OBJECT_META, built_in_schema, message_schema
+from declctl.sandbox.schemas import prune
 from declctl.sandbox.validation import read_documents
 
 _SUFFIXES = (".yaml", ".yml")
 _ABOVE = 5  # folders above a document in which its Controller is looked for
 _PASSED_OVER = frozenset({"node_modules", "venv", "__pycache__", "site-packages"})
+_BUILT_IN_KINDS = [GroupVersionKind(each.group, each.version, each.kind) for each in BUILT_IN]
+_IDENTITY = {"apiVersion": {}, "kind": {}, "metadata": message_schema(OBJECT_META)}
 _NOT_HERE = {codes.UNREADABLE, codes.NO_CONTROLLER, codes.NOT_A_MAPPING}
 
 
@@ -49,13 +57,33 @@ class BundleUnderTest(msgspec.Struct, frozen=True):
     @property
     def kinds(self) -> Iterable[GroupVersionKind]:
         """The built-in kinds, and those of definitions, resources and writes."""
-        yield from (GroupVersionKind(each.group, each.version, each.kind) for each in BUILT_IN)
+        yield from _BUILT_IN_KINDS
         yield from defined_kinds(self.definitions)
         for each in self.controller.resources:
             if each.kind:
                 yield GroupVersionKind.of(each.api_version, each.kind)
         for handler in self.controller.handlers:
             yield from handler.applies
+
+    def unknown_fields(
+        self, kind: GroupVersionKind, schema: Json, part: dict[str, Json]
+    ) -> Sequence[tuple[FieldPath, Sequence[str]]] | None:
+        """The fields of a part of an object that its kind does not have, each with those that it has there.
+
+        `schema` is that of the definition of the kind; of a built-in kind, the fields of Kubernetes 1.36 are
+        known. The result is None if no schema is known.
+        """
+        try:
+            if isinstance(schema, dict):
+                own: Mapping[str, Any] = {**mapping_at(schema, "properties"), **_IDENTITY}
+                known = {**schema, "properties": own}
+            elif kind in _BUILT_IN_KINDS:
+                known = built_in_schema(kind.api_version, kind.kind)
+            else:
+                known = None
+            return None if known is None else list(prune(deepcopy(part), known))
+        except (AttributeError, TypeError):  # a schema that is none, which the server of the test refuses
+            return None
 
 
 def objects_of(file: Path) -> Sequence[KubeObject]:

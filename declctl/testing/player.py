@@ -9,7 +9,7 @@ import fnmatch
 import io
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -176,14 +176,10 @@ class _Player:
                 break
         if unmet and step.wait is not None:
             written = self._test.document.written((*step.path, "wait")) or f"{step.wait:g}s"
-            return [
+            unmet = [
                 _Unmet(each.path, f"{each.message}, after waiting {written}", each.details) for each in unmet
             ]
-        if not unmet:
-            for each in step.expect:
-                if each.quiet is not None:
-                    self._stay_quiet((*each.path, "quiet"), each.quiet)
-        return unmet
+        return [*unmet, *self._noise(step)]
 
     def _act(self, step: TestingStep) -> None:
         stage, test = self._stage, self._test
@@ -209,19 +205,23 @@ class _Player:
             stage.restart()
             self._begin = _Begin(self._begin.version, self._begin.events)
 
-    def _stay_quiet(self, path: Path, seconds: float) -> None:
-        before, calls = self._writes(), self._calls()
-        self._stage.controller.advance(seconds)
-        self._stage.rest()
-        written = self._writes()[len(before) :]
-        called = [
-            f"{name} was called {_times(count - calls.get(name, (0, 0))[0])}"
-            for name, (count, _) in self._calls().items()
-            if count != calls.get(name, (0, 0))[0]
-        ]
-        if written or called:
-            details = [*called, *map(_written, written[:_MOST_NAMED])]
-            raise _Unmet(path, f"not quiet for {seconds:g} s", details)
+    def _noise(self, step: TestingStep) -> Iterator[_Unmet]:
+        """What is not quiet in the times for which a step expects that. The clock moves by them."""
+        for each in step.expect:
+            if (seconds := each.quiet) is None:
+                continue
+            before, calls = self._writes(), self._calls()
+            self._stage.controller.advance(seconds)
+            self._stage.rest()
+            written = self._writes()[len(before) :]
+            called = [
+                f"{name} was called {_times(count - calls.get(name, (0, 0))[0])}"
+                for name, (count, _) in self._calls().items()
+                if count != calls.get(name, (0, 0))[0]
+            ]
+            if written or called:
+                details = [*called, *map(_written, written[:_MOST_NAMED])]
+                yield _Unmet((*each.path, "quiet"), f"not quiet for {seconds:g} s", details)
 
     # -- what is there
 
@@ -373,12 +373,11 @@ class _Player:
         return [*lines, f"and {_number(more, 'more call')}"] if more else lines
 
     def _judge_writes(self, one: WritesExpectation) -> None:
-        kind, writes = self._test.kind_of(one.api_version, one.kind), self._writes()
+        kind, writes = one.kind and self._test.kind_of(one.api_version, one.kind), self._writes()
         fitting = [
             each
             for each in writes
-            if each.kind.kind == kind.kind
-            and each.kind.group == kind.group
+            if (not kind or (each.kind.group, each.kind.kind) == (kind.group, kind.kind))
             and one.verb in ("", str(each.verb))
             and one.name in ("", each.key.name)
             and one.handler in ("", each.origin.handler)
@@ -449,9 +448,12 @@ def _errors(stage: TestingStage) -> Sequence[str]:
     if not stage.has_begun:
         return ()
     lines: list[str] = []
-    last = {each.handler: each for each in stage.controller.calls if each.outcome in _FAILURES}
+    calls = stage.controller.calls
+    last = {each.handler: each for each in calls if each.outcome in _FAILURES}
+    newest = {(each.handler, each.key): each for each in calls}
     for name, call in last.items():
-        again = "" if call.retry_in is None else f" (again in {call.retry_in:.3g} s)"
+        is_to_come = call.retry_in is not None and call is newest[name, call.key]
+        again = " (again later)" if is_to_come else ""
         lines.append(f"the last error of {name}, for {call.key}{again}: {call.error}")
         lines += _traceback(stage, name, call.error)
     schedules: Sequence[ScheduleStatistics] = ()  # of a controller that can be asked

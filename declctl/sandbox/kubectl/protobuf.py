@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from declctl.kit.protobuf import message_fields
 from declctl.objects import KubeObject
+from declctl.sandbox.structure import Schema
 
 MEDIA_TYPE: Final = "application/vnd.kubernetes.protobuf"
 _MAGIC: Final = b"k8s\x00"
@@ -32,6 +33,11 @@ class _Field:
     inline: bool
 
 
+_NUMBERS_AND_TEXTS: Final = frozenset(
+    {"s", "b", "B", "i", "d", "meta.v1.Time", "meta.v1.MicroTime", "resource.Quantity", "intstr.IntOrString"}
+)
+_ANYTHING: Final[Schema] = {"x-kubernetes-preserve-unknown-fields": True}
+OBJECT_META: Final = "meta.v1.ObjectMeta"
 _Messages = Mapping[str, Mapping[int, _Field]]
 
 
@@ -56,6 +62,31 @@ def _message_name(api_version: str, kind: str) -> str:
     if kind == "DeleteOptions":
         return "meta.v1.DeleteOptions"
     return f"{_PACKAGES.get(group, group.partition('.')[0])}.{version}.{kind}"
+
+
+def built_in_schema(api_version: str, kind: str) -> Schema | None:
+    """The fields of a built-in kind, as a schema that says nothing of their values; None for another kind."""
+    schema = message_schema(_message_name(api_version, kind))
+    if schema is _ANYTHING:
+        return None
+    return {"properties": {"apiVersion": {}, "kind": {}, **schema["properties"]}}
+
+
+@functools.cache
+def message_schema(message: str) -> Schema:
+    """The fields of a message, as a schema that says nothing of their values. An unknown one has any."""
+    if message not in _messages():
+        return {} if message in _NUMBERS_AND_TEXTS else _ANYTHING
+    properties: dict[str, Schema] = {}
+    for each in _messages()[message].values():
+        schema = message_schema(each.type)
+        if each.inline:
+            properties.update(schema["properties"])
+        elif each.mapping:
+            properties[each.name] = {"additionalProperties": schema}
+        else:
+            properties[each.name] = {"items": schema} if each.repeated else schema
+    return {"properties": properties}
 
 
 def _object(data: bytes, message: str) -> KubeObject:

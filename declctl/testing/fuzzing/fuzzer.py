@@ -50,9 +50,11 @@ class FuzzResult(msgspec.Struct, frozen=True):
             return None
         *steps, last = self.violation.steps or ({"advance": "1s"},)
         steps = _joined(steps)
+        before = self.violation.objects
         # The digest tells lives of the same seed apart, as those of an earlier code.
-        digest = sha256(msgspec.json.encode([steps, last], order="deterministic")).hexdigest()[:6]
-        objects = [*self.definitions, *self.surroundings]
+        told = [before, steps, last] if before else [steps, last]
+        digest = sha256(msgspec.json.encode(told, order="deterministic")).hexdigest()[:6]
+        objects = [*self.definitions, *self.surroundings, *before]
         return {
             "apiVersion": "declctl.dev/v1alpha1",
             "kind": "ControllerTest",

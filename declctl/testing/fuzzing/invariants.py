@@ -11,9 +11,10 @@
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
+from msgspec import structs
 
 from declctl.objects import KubeObject
 from declctl.testing.fuzzing import lives
@@ -29,6 +30,7 @@ from declctl.testing.fuzzing.states import (
     StateDifference,
     changed_objects,
     differences,
+    is_written,
 )
 from declctl.testing.fuzzing.world import TOUCH, PlayedStep, Restless, World
 from declctl.testing.matching import ANY_VALUE
@@ -49,6 +51,14 @@ class Violation(msgspec.Struct, frozen=True):
     message: str  # sentences
     steps: Sequence[KubeObject]
     expected: Sequence[KubeObject]
+    objects: Sequence[KubeObject] = ()  # that are there before the controller starts, with the surroundings
+
+
+class _FreshOutcome(NamedTuple):
+    """What a fresh controller comes to, and the steps until then."""
+
+    state: State
+    played: Sequence[PlayedStep]
 
 
 class Judge:
@@ -57,7 +67,7 @@ class Judge:
     def __init__(self, bundle: FuzzedBundle, allowed: Mapping[str, str]) -> None:
         self._bundle = bundle
         self._checks = frozenset(INVARIANTS) - allowed.keys()
-        self._references: dict[bytes, State | str] = {}  # what a fresh controller comes to
+        self._references: dict[bytes, _FreshOutcome | str] = {}
         self._world: World | None = None  # whose lives have broken nothing so far
 
     def judge(self, life: Life) -> Violation | None:
@@ -165,9 +175,49 @@ class Judge:
             reference = self._reference(world, state, now=now)
             if isinstance(reference, str):  # it does not come to rest itself
                 return None
-            if not (found := differences(reference, state, without=missing)):
+            if not (found := differences(reference.state, state, without=missing)):
                 return None
-        return _violation(invariant, f"{what}: {_sentences(found)}", world.played, found)
+        return self._compare_orders(world, state, invariant, found) or _violation(
+            invariant, f"{what}: {_sentences(found)}", world.played, found
+        )
+
+    def _compare_orders(
+        self, world: World, state: State, invariant: Invariant, found: Sequence[StateDifference]
+    ) -> Violation | None:
+        """The violation if it depends on the order of objects what a fresh controller makes of them.
+
+        Then something outlives a call, and the fresh controller has this fault, too: what it makes is nothing
+        to expect. What it makes of each object alone is.
+        """
+        objects = {each: _untouched(obj) for each, obj in world.wanted.items()}
+        own = sorted(world.live_primaries())
+        if len(own) < 2:
+            return None
+        statuses = self._statuses(world, state)
+        others = [obj for each, obj in objects.items() if each not in own]
+        first = self._reference(world, state, now=False)
+        reverse = self._fresh(others, statuses, later=[objects[each] for each in reversed(own)])
+        if isinstance(first, str) or isinstance(reverse, str):
+            return None
+        concerned = {each.object for each in found}
+        if all(each.object not in concerned for each in differences(first.state, reverse.state)):
+            return None
+        alone = [self._fresh([*others, objects[each]], statuses) for each in own]
+        states = [each.state for each in alone if not isinstance(each, str)]
+        message = (
+            "what a fresh controller makes depends on the order of the objects: something outlives a call, "
+            "such as a global"
+        )
+        # Where the life has come to the right end, the fresh controller has not.
+        for ended, played, before in (
+            (state, world.played, ()),
+            (first.state, first.played, [objects[each] for each in own]),
+            (reverse.state, reverse.played, ()),
+        ):
+            if lacking := _lacking(states, ended):
+                violation = _violation(invariant, f"{message}: {_sentences(lacking)}", played, lacking)
+                return structs.replace(violation, objects=before)
+        return _violation(invariant, f"{message}: {_sentences(found)}", world.played, ())
 
     def _call_again(self, world: World) -> Violation | None:
         touched = world.live_primaries() if self._bundle.touches else ()
@@ -197,41 +247,63 @@ class Judge:
             return _violation("idempotent", message, world.played, found)
         return Violation("idempotent", message, steps[: end + 1], expected)
 
-    def _reference(self, world: World, state: State, *, now: bool) -> State | str:
+    def _statuses(self, world: World, state: State) -> Mapping[ObjectId, object]:
+        """What the cluster's controllers have written: it is not the controller's doing."""
+        own = {*world.wanted, *world.all_primaries()}
+        return {each: obj["status"] for each, obj in state.items() if each not in own and "status" in obj}
+
+    def _reference(self, world: World, state: State, *, now: bool) -> _FreshOutcome | str:
         """What a fresh controller makes of the objects that users want; or why it does not come to rest.
 
         With `now`, it begins at this time of the life, with objects as old as they are; without, all begins
         at once.
         """
         objects = [_untouched(each) for each in world.wanted.values()]
-        # The cluster's controllers have written these: they are not the controller's doing.
-        statuses = {
-            each: obj["status"]
-            for each, obj in state.items()
-            if each not in world.wanted and each not in world.all_primaries() and "status" in obj
-        }
         created = [world.created(each) if now else 0.0 for each in world.wanted]
         by_age = sorted(zip(created, range(len(objects)), strict=True))
         objects = [objects[number] for _, number in by_age]
         times = [*sorted(created), world.clock.seconds if now else 0.0]
-        key = msgspec.json.encode([objects, sorted(statuses.items()), times], order="deterministic")
-        if key not in self._references:
-            self._references[key] = self._fresh(objects, statuses, times)
-        return self._references[key]
+        return self._fresh(objects, self._statuses(world, state), times)
 
     def _fresh(
-        self, objects: Sequence[KubeObject], statuses: Mapping[ObjectId, object], times: Sequence[float]
-    ) -> State | str:
-        *created, begin = times
+        self,
+        objects: Sequence[KubeObject],
+        statuses: Mapping[ObjectId, object],
+        times: Sequence[float] = (),
+        *,
+        later: Sequence[KubeObject] = (),
+    ) -> _FreshOutcome | str:
+        """What a fresh controller makes of objects; or why it does not come to rest.
+
+        - `statuses`: what the cluster's controllers write of what it has made.
+        - `times`: the seconds at which the objects are created, and at which it starts; by default at once.
+        - `later`: objects that come one after the other when it has started.
+        """
+        parts = [objects, sorted(statuses.items()), times, later]
+        key = msgspec.json.encode(parts, order="deterministic")
+        if key not in self._references:
+            self._references[key] = self._start_fresh(objects, statuses, times, later)
+        return self._references[key]
+
+    def _start_fresh(
+        self,
+        objects: Sequence[KubeObject],
+        statuses: Mapping[ObjectId, object],
+        times: Sequence[float],
+        later: Sequence[KubeObject],
+    ) -> _FreshOutcome | str:
+        *created, begin = times or [*(0.0 for _ in objects), 0.0]
         try:
             with World(self._bundle, objects, created, begin) as fresh:
+                for each in later:
+                    fresh.apply(each)
                 fresh.converge()
                 made = fresh.state()
                 for each, status in statuses.items():
                     if each in made and made[each].get("status") != status:
                         fresh.set_status(each, status)
                 fresh.converge()
-                return fresh.state()
+                return _FreshOutcome(fresh.state(), fresh.played)
         except Restless as restless:
             return str(restless)
 
@@ -241,6 +313,30 @@ def _untouched(obj: KubeObject) -> KubeObject:
     annotations.pop(TOUCH, None)
     metadata = {name: value for name, value in obj["metadata"].items() if name != "annotations"}
     return {**obj, "metadata": {**metadata, **({"annotations": annotations} if annotations else {})}}
+
+
+def _lacking(references: Sequence[State], state: State) -> Sequence[StateDifference]:
+    """What a state lacks of several others, where these do not contradict each other."""
+    found = [{_key(one): one for one in differences(each, state)} for each in references]
+    by_key = {key: one for each in found for key, one in each.items()}
+    return [
+        one
+        for key, one in by_key.items()
+        # Nothing that is there is too much, and a generated name is of one reference alone.
+        if one.expected is not None
+        and not one.number
+        and all(
+            key in lacking
+            for lacking, reference in zip(found, references, strict=True)
+            if one.object in reference and is_written(reference[one.object])
+        )
+    ]
+
+
+def _key(difference: StateDifference) -> bytes:
+    """Where a difference is, and the value that a field should have."""
+    expected = difference.expected if difference.steps else None
+    return msgspec.json.encode([difference.object, difference.steps, expected], order="deterministic")
 
 
 def _sentences(found: Sequence[StateDifference]) -> str:

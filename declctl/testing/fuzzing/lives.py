@@ -10,6 +10,7 @@ take any of them away.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -22,15 +23,15 @@ from declctl.testing.fuzzing.values import Values, values
 MOST_STEPS: Final = 8
 CHILD_STATES: Final = ("ready", "waiting", "failed")
 _PASSED_OVER: Final = frozenset({"apiVersion", "kind", "metadata", "status"})
-_WRITES: Final = 3  # of which one is refused, or lost
+_SKIPS: Final = (0, 1, 2, 0, 1, 2, 3, 4, 5)  # writes before one that is refused, or lost: few are likely
 _UNTIL_RESTART: Final = 1000  # requests: more than a call makes
 
 
 class Create(msgspec.Struct, frozen=True, tag=True):
-    """A user creates an object."""
+    """A user creates an object; with None as the body, a deleted one as it was."""
 
     primary: int
-    body: Any
+    body: Any = None
 
 
 class Edit(msgspec.Struct, frozen=True, tag=True):
@@ -103,19 +104,23 @@ def lives(bundle: FuzzedBundle, *, foreign: bool = True) -> st.SearchStrategy[Li
         st.builds(ChildDelete, st.integers(0, 2)),
         st.builds(ChildEdit, st.integers(0, 2), st.integers(0, 5)),
     )
-    steps = st.one_of(
+    primaries = range(len(creates))
+    # What outlives an object shows when the same one comes again.
+    again = st.sampled_from([(Delete(number), Create(number)) for number in primaries])
+    single = (
         st.one_of(*edits),
         st.one_of(*creates),
-        st.builds(Delete, st.integers(0, len(creates) - 1)),
+        st.sampled_from([Delete(each) for each in primaries]),
         st.just(Delete(0)),
         fault,
         st.builds(ChildStatus, st.integers(0, 2), st.sampled_from(CHILD_STATES)),
         *([others] if foreign else []),
         st.sampled_from([Restart(), Advance(60), Restart(), Reload(), Advance(3600)]),
     )
+    steps = st.one_of(*(each.map(lambda step: (step,)) for each in single), again)
     # Without an object nothing happens; but the first one may be created on a bad day.
     return st.builds(
-        lambda before, create, after: (*before, create, *after),
+        lambda before, create, after: (*before, create, *chain.from_iterable(after)),
         st.lists(fault, max_size=1),
         creates[0],
         st.lists(steps, max_size=MOST_STEPS - 2),
@@ -123,7 +128,7 @@ def lives(bundle: FuzzedBundle, *, foreign: bool = True) -> st.SearchStrategy[Li
 
 
 def _faults() -> st.SearchStrategy[Step]:
-    skips = st.integers(0, _WRITES - 1)
+    skips = st.sampled_from(_SKIPS)
     # The first answer to a conflict is to try again at once: only several of them reach the handler.
     conflict = st.builds(lambda skip: _fault("refuse", 8, skip, status=409), skips)
     error = st.builds(lambda skip: _fault("refuse", 1, skip, status=500), skips)

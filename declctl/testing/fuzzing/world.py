@@ -99,6 +99,7 @@ class World:
         self.clock = LifeClock()
         self.played: list[PlayedStep] = []
         self.wanted: dict[ObjectId, KubeObject] = {}  # what users want, by id
+        self._deleted: dict[ObjectId, KubeObject] = {}  # as they were when users deleted them
         self._objects = list(zip(objects, created or [0.0] * len(objects), strict=True))
         self._sandbox = SandboxThread(clock=self.clock, seed=1, garbage_collection=True)
         self._controller: ControllerUnderTest | None = None
@@ -142,10 +143,15 @@ class World:
             self._sandbox.__exit__(None, None, None)
 
     def begin_again(self) -> bool:
-        """Be ready for a further life; False if the objects are not all as they were before the last one."""
-        if self._has_faults or _versions(self.state()) != self._first:
+        """Be ready for a further life; False if the objects are not all as they were before the last one.
+
+        False after a reload, too: the search for what holds the old code, once a minute of each life, takes
+        longer than a start.
+        """
+        reloaded = any("reload" in each.document for each in self.played)
+        if reloaded or self._has_faults or _versions(self.state()) != self._first:
             return False
-        self.played, self.wanted, self._had_faults = [], {}, False
+        self.played, self.wanted, self._deleted, self._had_faults = [], {}, {}, False
         self._want()
         return True
 
@@ -181,11 +187,21 @@ class World:
             case lives.Advance():
                 self._advance(float(step.seconds))
 
+    def apply(self, obj: KubeObject) -> None:
+        """A user creates an object; nothing happens if a rule of its schema refuses it."""
+        try:
+            self._sandbox.apply(obj, manager=USER)
+        except SandboxError:
+            return
+        self.wanted[id_of(obj)] = obj
+        self._end({"apply": obj})
+
     def delete(self, of: ObjectId) -> None:
         """A user deletes an object."""
         if self._get(of) is None:
             return
-        self.wanted.pop(of, None)
+        if of in self.wanted:
+            self._deleted[of] = self.wanted.pop(of)
         self._sandbox.delete(self._kind(of[0], of[1]), of[3], of[2] or None)
         self._end({"delete": _target(of)})
 
@@ -267,9 +283,7 @@ class World:
 
     def set_status(self, of: ObjectId, status: Any) -> None:
         """Give an object a status, as others have written it."""
-        self._is_at_rest = False
-        with suppress(SandboxError):
-            self._sandbox.patch(self._kind(of[0], of[1]), of[3], {"status": status}, namespace=of[2])
+        self._patch(of, {"status": status})
 
     def rest(self) -> None:
         """Let happen what needs no time. Raises Restless."""
@@ -283,19 +297,17 @@ class World:
         of = self._primary(step.primary)
         if self._get(of) is not None:
             return
+        if step.body is None:
+            if of in self._deleted:
+                self.apply(self._deleted[of])
+            return
         body = deepcopy(step.body)
         given: KubeObject = body.pop("metadata", {})
         labels = {**(given.get("labels") or {}), **primary.labels}
         metadata = {"name": primary.name, **given, **({"labels": labels} if labels else {})}
         if primary.namespace:
             metadata["namespace"] = primary.namespace
-        obj = {"apiVersion": primary.api_version, "kind": primary.kind, "metadata": metadata, **body}
-        try:
-            self._sandbox.apply(obj, manager=USER)
-        except SandboxError:
-            return  # a rule of the schema refuses it
-        self.wanted[of] = obj
-        self._end({"apply": obj})
+        self.apply({"apiVersion": primary.api_version, "kind": primary.kind, "metadata": metadata, **body})
 
     def _edit(self, step: lives.Edit) -> None:
         self._patch(self._primary(step.primary), _at(step.path, step.value))

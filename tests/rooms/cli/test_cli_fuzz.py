@@ -24,7 +24,7 @@ def test_what_is_found_becomes_a_test(declctl: Command, bundle: Path) -> None:
     found = declctl("fuzz", "app", "--runs", "5", "--seed", "1", "-o", "tests/fuzz.yaml")
     assert found.status == 1
     assert "collected: not all is gone with the objects: ConfigMap default/a is there" in found.err
-    assert "--seed 1 --runs 5 repeats it" in found.err  # another number of lives draws others
+    assert "--seed 1 --runs 5 repeats it.\nwrote tests/fuzz.yaml" in found.err
     text = (bundle / "tests" / "fuzz.yaml").read_text("utf-8")
     assert text.startswith("# collected: not all is gone with the objects: ConfigMap default/a is there")
     assert "\n# Found by `declctl fuzz --seed 1 --runs 5`.\n" in text
@@ -32,9 +32,10 @@ def test_what_is_found_becomes_a_test(declctl: Command, bundle: Path) -> None:
     assert declctl("test").status == 1
     names = ("collected", "declared", "idempotent")
     allow = [part for name in names for part in ("--allow", f"{name}=it is meant")]
-    allowed = declctl("fuzz", "--runs", "2", "--seed", "1", *allow)
+    allowed = declctl("fuzz", "--runs", "2", "--seed", "1", *allow, "-o", "tests/fuzz.yaml")
     assert allowed.status == 0
-    assert "nothing found: 2 lives" in allowed.err
+    assert "nothing found: 2 runs, 2 different lives" in allowed.err
+    assert "tests/fuzz.yaml is of an earlier run" in allowed.err
     assert "seed 1, without collected, declared, idempotent" in allowed.err
 
 

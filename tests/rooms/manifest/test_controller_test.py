@@ -8,7 +8,9 @@ import pytest
 
 from declctl.errors import ManifestErrors, UsageError
 from declctl.manifest import Diagnostic, ManifestSource
-from declctl.manifest.controller_test import load_test, load_tests
+from declctl.manifest.controller_test import JsonObject, load_test, load_tests
+from declctl.manifest.values import Json, mapping_at
+from declctl.manifest.values import Path as FieldPath
 from declctl.objects import GroupVersionKind, KubeObject
 
 MARK = "§"  # stands directly before the character at which the fault must be shown
@@ -33,12 +35,23 @@ class Bundle(NamedTuple):
     plurals: Sequence[str] = ("configmaps", "deployments", "events")
     definitions: Sequence[KubeObject] = (
         {
+            "kind": "CustomResourceDefinition",
             "spec": {
-                "names": {"plural": "previews"},
-                "versions": [{"schema": {"openAPIV3Schema": {"properties": {"state": {}}}}}],
-            }
+                "group": "acme.dev",
+                "names": {"plural": "previews", "kind": "Preview"},
+                "versions": [{"name": "v1", "schema": {"openAPIV3Schema": {"image": None}}}],
+            },
         },
     )
+
+    def unknown_fields(
+        self, kind: GroupVersionKind, schema: Json, part: JsonObject
+    ) -> Sequence[tuple[FieldPath, Sequence[str]]] | None:
+        """Of Previews, those of `spec` that the schema does not have."""
+        assert (kind.kind == "Preview") == isinstance(schema, dict)
+        if not isinstance(schema, dict):
+            return None
+        return [(("spec", name), list(schema)) for name in mapping_at(part, "spec") if name not in schema]
 
 
 class Surroundings:
@@ -99,21 +112,58 @@ FAULTS = [
     ),
     (
         "a misspelt top field",
-        EXPECT % "{absent: {kind: Preview, §metdata: {}}}",
+        EXPECT % "{absent: {kind: ConfigMap, §metdata: {}}}",
         "DCL012",
         'mean "metadata"?',
     ),
     (
         "a misspelt field of metadata",
-        EXPECT % "{absent: {kind: Preview, metadata: {§lables: {a: b}}}}",
+        EXPECT % "{absent: {kind: ConfigMap, metadata: {§lables: {a: b}}}}",
         "DCL012",
         'did you mean "labels"?',
     ),
     (
         "an unknown field of metadata",
-        EXPECT % "{match: {kind: Preview, metadata: {§x: 1}}}",
+        EXPECT % "{match: {kind: ConfigMap, metadata: {§x: 1}}}",
         "DCL012",
         "it has",
+    ),
+    (
+        "a field that a kind does not have",
+        EXPECT % "{absent: {kind: Preview, spec: {§imag: a}}}",
+        "DCL012",
+        'mean "image"?',
+    ),
+    (
+        "one of an object",
+        "  objects: [{apiVersion: acme.dev/v1, kind: Preview, metadata: {name: a}, spec: {§imag: a}}]\n"
+        + FINE,
+        "DCL012",
+        'mean "image"?',
+    ),
+    (
+        "one of an applied object",
+        STEP % "apply: {apiVersion: acme.dev/v1, kind: Preview, spec: {§imag: a}}",
+        "DCL012",
+        'mean "image"?',
+    ),
+    (
+        "one of a patch",
+        STEP % "patch: {kind: Preview, name: a, patch: {spec: {§x: null}}}",
+        "DCL012",
+        "it has image",
+    ),
+    (
+        "one of a reference",
+        EXPECT % "{event: {regarding: {§nam: a}, count: 0}}",
+        "DCL012",
+        'mean "name"?',
+    ),
+    (
+        "writes of a version",
+        EXPECT % "{writes: {§apiVersion: v1, count: 0}}",
+        "DCL017",
+        "add kind",
     ),
     (
         "a fault of a misspelt resource",
@@ -169,7 +219,7 @@ FAULTS = [
     # gets new files.
     (
         "fields of a ConfigMap",
-        EXPECT % "{match: {kind: ConfigMap, type: a, binaryData: {}, stringData: {}, rules: [], state: b}}",
+        EXPECT % "{match: {kind: ConfigMap, type: a, binaryData: {}, stringData: {}, rules: []}}",
         "",
         "",
     ),

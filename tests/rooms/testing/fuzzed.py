@@ -208,6 +208,16 @@ def unlabelled(request):
         + "    made.add(request.key)\n\nmade = set()\n",
         _MADE,
     ),
+    "a global by the name alone": Planted(
+        "declared",
+        _MADE.replace(
+            "    size =",
+            "    if made.get(request.name) == request.obj['spec']:\n        return\n"
+            "    made[request.name] = dict(request.obj['spec'])\n    size =",
+        )
+        + "\nmade = {}\n",
+        _MADE,
+    ),
     "a delete that is not handled": Planted(
         "collected",
         _OUTSIDE

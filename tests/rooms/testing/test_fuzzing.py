@@ -12,10 +12,10 @@ import yaml
 
 from declctl.errors import UsageError
 from declctl.testing.documents import load_documents
-from declctl.testing.fuzzing import run_lives
+from declctl.testing.fuzzing import FuzzResult, run_lives
 from declctl.testing.fuzzing.bundle import read_bundle
 from declctl.testing.fuzzing.invariants import Judge, expectations_of
-from declctl.testing.fuzzing.lives import Advance, ChildStatus, Create, Delete, Life, Restart
+from declctl.testing.fuzzing.lives import Advance, ChildStatus, Create, Delete, Edit, Life, Restart
 from declctl.testing.fuzzing.states import (
     CURRENT_GENERATION,
     OLD_GENERATION,
@@ -130,6 +130,34 @@ def test_what_is_meant_is_no_fault(meanwhile: Life, tmp_path: Path) -> None:
     assert found is None, found.message
     with closing(Judge(read_bundle(str(tmp_path), handler="age"), {})) as judge:
         assert judge.judge((Create(0, primary.examples[0]),)) is None
+
+
+_SIZE_1 = {"spec": {"size": 1}}
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        (Delete(0), Create(2, _SIZE_1), Create(0)),  # the life lacks both children
+        (Create(2, {"spec": {"size": 2}}), Edit(2, ("spec", "size"), 1)),  # only a fresh start lacks one
+    ],
+)
+def test_a_fault_of_the_fresh_controller_is_not_demanded(meanwhile: Life, tmp_path: Path) -> None:
+    """A global that two objects share: what is printed asks for the children of both."""
+    planted = PLANTED["a global by the name alone"]
+    planted.write(tmp_path, planted.faulty)
+    life = Create(0, _SIZE_1), *meanwhile
+    with closing(Judge(read_bundle(str(tmp_path)), {})) as judge:
+        found = judge.judge(life)
+    assert found is not None
+    assert "depends on the order of the objects" in found.message
+    text = FuzzResult(1, 1, 1, 0.0, life, found).text()
+    assert "absent" not in text
+    (tmp_path / "fuzz.yaml").write_text(text, "utf-8")
+    for code, outcome in ((planted.faulty, "failed"), (planted.repaired, "passed")):
+        planted.write(tmp_path, code)
+        (played,) = (play(each) for each in load_documents([tmp_path]))
+        assert played.outcome == outcome, played.reasons
 
 
 def test_a_slow_call_is_no_fault(tmp_path: Path) -> None:

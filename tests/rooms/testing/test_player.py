@@ -7,6 +7,8 @@ from threading import Event
 import pytest
 
 import declctl
+from declctl.errors import ManifestErrors
+from declctl.manifest import Diagnostic
 from declctl.testing import BundleDir
 from declctl.testing.documents import load_documents
 from declctl.testing.player import PlayedTest, play
@@ -68,6 +70,7 @@ PASSES = {
             - match: {kind: Secret, metadata: {name: a}, stringData: {x: "1"}}
             - calls: {handler: copy, count: 1, failed: 0}
             - writes: {kind: Secret, verb: apply, count: 1}
+            - writes: {count: 1}
             - event: {reason: Copied, type: Normal, message: "copied a [1]", regarding: {kind: ConfigMap}}
             - quiet: 1h
     """,
@@ -174,9 +177,10 @@ FAILS = {
         "it has none",
     ),
     "another condition": (
-        """patch: {kind: ConfigMap, name: a, patch: {status: {conditions: [{type: Ready, status: "False"}]}}}
-  expect: [{condition: {kind: ConfigMap, name: a, type: Ready, status: "True", message: 2 of*}}]""",
-        ":9:28: ConfigMap a: the condition Ready differs",
+        """apply:
+    {apiVersion: v1, kind: Pod, metadata: {name: a}, status: {conditions: [{type: Ready, status: "False"}]}}
+  expect: [{condition: {kind: Pod, name: a, type: Ready, status: "True", message: 2 of*}}]""",
+        ":10:28: Pod a: the condition Ready differs",
         'status: expected "True", found "False"',
     ),
     "another Event": (
@@ -208,7 +212,7 @@ FAILS = {
     "a handler that raises": (
         f"{BAD}\n  expect: [{{match: {{kind: Secret, stringData: {{x: bad}}}}}}]",
         ":9:24: no Secret matches",
-        "the last error of copy, for default/a (again in ",
+        "the last error of copy, for default/a (again later): ValueError: x is bad",
     ),
     "its traceback": (
         f"{BAD}\n  expect: [{{calls: {{handler: copy, failed: 0}}}}]",
@@ -265,11 +269,12 @@ def test_a_document_fails_where_it_differs(bundle: BundleDir, step: str, said: s
 
 
 def test_all_that_a_step_lacks_is_told(bundle: BundleDir) -> None:
-    """Each at its place; what the next steps expect is not judged, nor is a time that has to be quiet."""
+    """Each at its place, a time that is not quiet last; what the next steps expect is not judged."""
     result = played(
         bundle,
         """
-        - expect:
+        - patch: {kind: ConfigMap, name: a, patch: {data: {x: later}}}
+          expect:
             - match: {kind: Secret, metadata: {name: c}}
             - match: {kind: Secret, metadata: {name: a}}
             - quiet: 1h
@@ -279,9 +284,85 @@ def test_all_that_a_step_lacks_is_told(bundle: BundleDir) -> None:
     )
     told = [(each.place.removeprefix(result.file), each.message) for each in result.reasons]
     assert told == [
-        (":9:18", "there is no Secret c"),
-        (":12:18", "expected 2 calls of copy in this step, found 1 (0 failed)"),
+        (":10:18", "there is no Secret c"),
+        (":13:18", "expected 2 calls of copy in this step, found 1 (0 failed)"),
+        (":12:18", "not quiet for 3600 s"),
     ]
+
+
+def test_a_call_that_has_come_is_not_to_come(bundle: BundleDir) -> None:
+    """The last error of a handler is told; that it is called again, only as long as it was not."""
+    result = played(
+        bundle,
+        """
+        - patch: {kind: ConfigMap, name: a, patch: {data: {x: bad}}}
+        - patch: {kind: ConfigMap, name: a, patch: {data: {x: "2"}}}
+        - advance: 10m
+          expect: [{absent: {kind: Secret}}]
+        """,
+    )
+    assert result.notes[0] == "the last error of copy, for default/a: ValueError: x is bad"
+
+
+DEFINITION = """
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: apps.acme.dev}
+spec:
+  group: acme.dev
+  scope: Namespaced
+  names: {plural: apps, singular: app, kind: App, listKind: AppList}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema:
+        openAPIV3Schema:
+          type: object
+          properties:
+            spec:
+              type: object
+              properties:
+                image: {type: string}
+                any: {type: object, x-kubernetes-preserve-unknown-fields: true}
+                labels: {type: object, additionalProperties: {type: string}}
+                rules: {type: array, items: {type: object, properties: {port: {type: integer}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "suggestion"),
+    [
+        ("expect: [{absent: {kind: App, spec: {§imag: a}}}]", 'did you mean "image"?'),
+        ("expect: [{match: {kind: App, spec: {rules: [{port: 1}, {§prt: 2}]}}}]", 'did you mean "port"?'),
+        ("expect: [{match: {kind: App, metadata: {ownerReferences: [{§nam: a}]}}}]", 'did you mean "name"?'),
+        ("patch: {kind: App, name: a, patch: {spec: {§imag: a}}}", 'did you mean "image"?'),
+        ("apply: {apiVersion: acme.dev/v1, kind: App, metadata: {name: a}, §spek: {}}", 'mean "spec"?'),
+        ("expect: [{absent: {kind: Deployment, spec: {§replica: 2}}}]", 'did you mean "replicas"?'),
+        (
+            "patch: {kind: Pod, name: a, patch: {spec: {volumes: [{§configMp: {}}]}}}",
+            'did you mean "configMap"?',
+        ),
+        ("expect: [{match: {kind: ConfigMap, §type: {}}}]", "it has apiVersion, kind, metadata"),
+        # What a schema leaves open, and kinds without one.
+        ("expect: [{absent: {kind: App, spec: {any: {x: {y: 1}}, labels: {x: y}, image: '?*'}}}]", ""),
+        ("expect: [{absent: {kind: CustomResourceDefinition, spec: {x: 1}}}]", ""),
+        ("expect: [{absent: {kind: Secret, data: {x: a}, metadata: {labels: {x: a}}}}]", ""),
+    ],
+)
+def test_a_field_that_a_kind_does_not_have_is_a_fault(bundle: BundleDir, step: str, suggestion: str) -> None:
+    """Of kinds with a definition beside the manifest, and of built-in ones; it would match nothing."""
+    bundle.write("definition.yaml", DEFINITION)
+    head = "apiVersion: declctl.dev/v1alpha1\nkind: ControllerTest\nmetadata: {name: t}\nspec:\n  steps:\n"
+    before, mark, after = f"{head}    - {{{step}}}\n".partition("§")
+    if not mark:
+        assert load_documents([bundle.write("tests/t.yaml", before)])
+        return
+    with pytest.raises(ManifestErrors) as raised:
+        load_documents([bundle.write("tests/t.yaml", before + after)])
+    fault = next(each for each in raised.value.diagnostics if isinstance(each, Diagnostic))
+    assert (fault.code, fault.line, fault.column) == ("DCL012", 6, len(before.splitlines()[-1]) + 1), fault
+    assert suggestion in str(fault.suggestion)
 
 
 def test_a_controller_that_can_not_start_is_a_failure(bundle: BundleDir) -> None:
