@@ -459,8 +459,8 @@ class SharedIndexInformer:
         - `deferred`: the first notification comes in a later turn of the loop, so that this call takes the
           same time for a large cache as for a small one.
         - `knows`: returns objects of an earlier process that the listener knows, by key. When the cache has
-          synced, it is notified of the differences in the place of each object, unless the server turns out to
-          have another history than they are of.
+          synced, it is notified of the differences in the place of each object, unless the cache has none of
+          them: then they are of another cluster.
 
         Returns the registration. Raises CacheError when the informer has stopped.
         """
@@ -594,23 +594,17 @@ class SharedIndexInformer:
         self, registration: Registration, knows: Callable[[], Mapping[str, Record]] | None = None
     ) -> Iterator[None]:
         cache = self.indexer.known()
-        known = None if knows is None else self._known_here(knows(), cache)
-        if known is None:
-            yield from self.processor.introduce(registration, cache)
-        else:
-            self.processor.introduce_differences(registration, known, cache)
-        self._give_with_sync(registration)
-
-    def _known_here(
-        self, known: Mapping[str, Record], cache: Mapping[str, Record]
-    ) -> Mapping[str, Record] | None:
-        """Objects of an earlier process; None if they are of another history, or of another cluster."""
-        reflector = self.controller.reflector
-        if isinstance(reflector, Reflector) and reflector.kept_is_refuted:
-            return None
+        known = {} if knows is None else knows()
         found = ((each, cache.get(key)) for key, each in known.items())
+        # Objects of another cluster are not known here: nobody has deleted them.
         is_here = any(here is not None and here.uid == each.uid for each, here in found)
-        return known if is_here or not known else None
+        if is_here or (knows is not None and not known):
+            reflector = self.controller.reflector
+            exactly = isinstance(reflector, Reflector) and reflector.kept_is_refuted
+            self.processor.introduce_differences(registration, known, cache, exactly=exactly)
+        else:
+            yield from self.processor.introduce(registration, cache)
+        self._give_with_sync(registration)
 
     def _give_with_sync(self, registration: Registration) -> None:
         """Open `received_initial` when the cache has synced; the registration has all cached objects."""

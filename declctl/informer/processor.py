@@ -12,6 +12,7 @@ import msgspec
 
 from declctl.informer.applier import Notifications, resync_of
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
+from declctl.errors import MalformedAnswer
 from declctl.kit import Clock, Latch, call_on, running_loop
 from declctl.objects import ChangeReason, ChangeType, Notification, Record
 
@@ -213,14 +214,25 @@ class SharedProcessor:
         registration.joined.open()
 
     def introduce_differences(
-        self, registration: Registration, known: Mapping[str, Record], cache: Mapping[str, Record]
+        self,
+        registration: Registration,
+        known: Mapping[str, Record],
+        cache: Mapping[str, Record],
+        *,
+        exactly: bool,
     ) -> None:
-        """Send a postponed listener what differs from the objects that it knows, as after a list."""
+        """Send a postponed listener what differs from the objects that it knows, as after a list.
+
+        With `exactly`, states of one version are compared, too: a server that was put back to a backup uses
+        versions again.
+        """
         registration.postponed, registration.pending = False, None
         now, told = self._clock.now().timestamp(), list[Notification]()
         for key, old in known.items():
             new = cache.get(key)
-            if new is old or (new is not None and new.revision == old.revision):
+            if new is old:
+                continue
+            if new is not None and new.revision == old.revision and not (exactly and _differs(old, new)):
                 continue
             if new is None or new.uid != old.uid:
                 told.append(Notification(ChangeType.DELETED, old, None, False, True, _RELIST, now))
@@ -337,3 +349,10 @@ def _initial(record: Record, now: float) -> Notification:
 
 def _period(seconds: float) -> float:
     return 0.0 if seconds <= 0 else max(seconds, _SHORTEST_PERIOD)
+
+
+def _differs(old: Record, new: Record) -> bool:
+    try:
+        return old.decode() != new.decode()
+    except MalformedAnswer:
+        return False  # as for a list: it is replaced by its next version

@@ -61,18 +61,33 @@ async def test_an_object_that_was_made_anew_is_another_one():
     assert process.knows.faults == []
 
 
-async def test_of_another_history_all_is_heard_as_of_a_first_list():
-    """What is known is of no object of this server: nothing is deleted that was never here."""
+async def test_of_a_server_that_was_put_back_the_differences_are_heard():
+    """As by a process that has run all the time: what is lost is deleted, also of one version used again."""
     source, _, _ = await _first("a")
     backup = source.save()
     source.add(pod("lost"))
+    source.modify(pod("a", node="first"))
     again = Informed(source=source)
     async with again.runs():
         await again.rest()
     kept = {each.key: each for each in again.informer.indexer.list()}
     source.restore(backup)
-    source.modify(pod("a", node="n"))
+    source.advance()
+    source.modify(pod("a", node="other"))
     process = _Next(source, kept, again.informer.last_sync_resource_version)
+    async with process.made.runs():
+        await process.made.clock.advance(10)
+        assert sorted(process.knows.lines()) == ["Deleted demo/lost", "Modified demo/a"]
+    assert process.knows.faults == []
+
+
+async def test_of_another_cluster_all_is_heard_as_of_a_first_list():
+    """Nothing is deleted that was never here."""
+    _, kept, version = await _first("ab")
+    other, _, _ = await _first("a")
+    other.delete("demo/a")
+    other.add(pod("a", uid="of the other cluster"))
+    process = _Next(other, kept, version)
     process.knows.folded = {}
     async with process.made.runs():
         await process.made.clock.advance(10)
