@@ -48,7 +48,7 @@ from declctl.informer.stores.lister import Lister
 from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.kit import Clock, Latch, SystemClock, call_on, set_within
 from declctl.kit.callbacks import refuse_async
-from declctl.objects import Record
+from declctl.objects import Record, version_order
 
 _notices = logging.getLogger("declctl.informer.notices")
 
@@ -180,7 +180,7 @@ class SharedIndexInformer:
         self._transform: Transform | None = None  # of `set_transform`, applied at the start
         self._reprojection: Reprojection | None = None  # the last one that took over, if it is still in use
         self._started = False
-        self.has_kept = False  # it begins with kept objects
+        self.has_kept, self._kept_version = False, ""  # it begins with kept objects
 
     async def run(self) -> None:
         """List, watch and notify until cancelled (client-go's Run). Raises CacheError the second time.
@@ -252,7 +252,7 @@ class SharedIndexInformer:
                 f"{self.name} has a reflector for each namespace: it can't begin with kept objects"
             )
         reflector.begin_with(records, resource_version)
-        self.has_kept = True
+        self.has_kept, self._kept_version = True, resource_version
 
     def reproject(self, projection: Projection) -> None:
         """Decode with another projection from now on. Cached records stay as they are."""
@@ -599,8 +599,11 @@ class SharedIndexInformer:
         # Objects of another cluster are not known here: nobody has deleted them.
         is_here = any(here is not None and here.uid == each.uid for each, here in found)
         if is_here or (knows is not None and not known):
-            reflector = self.controller.reflector
-            exactly = isinstance(reflector, Reflector) and reflector.kept_is_refuted
+            # A server that was put back to a backup may not be further than the earlier process was.
+            now, then = (
+                version_order(each) for each in (self.indexer.last_store_sync_resource_version, self._kept_version)
+            )
+            exactly = now <= then and not self.controller.reflector.statistics().resumes
             self.processor.introduce_differences(registration, known, cache, exactly=exactly)
         else:
             yield from self.processor.introduce(registration, cache)

@@ -237,8 +237,6 @@ class Reflector:
         # The faults so far.
         self._backoff = options.backoff(clock)
         self._streak = Streak()
-        self.kept_is_refuted = False
-        """Whether the objects with which it has begun are of another history than the server's."""
 
     def begin_with(self, records: Sequence[Record], resource_version: str) -> None:
         """Begin with objects that an earlier process has kept, in the place of a list. Before `run`.
@@ -380,14 +378,12 @@ class Reflector:
         """Bring kept objects to the present state; the watch that does it continues in Watching."""
         await self._reachable()
         if self._replacement is not None:
-            self.kept_is_refuted = True
             raise self._replacement.fault()  # found by another watch of this server
         began = _ListBeginning(None, self.source.projection)
         self._seen.replace(state.records, began.projection)
         async with Deadline(self._clock, idle=_PROOF_DEADLINE, what="the LIST that proves its history"):
             # The objects may be of another cluster: in doubt, all is listed.
             found = await self._prove(state.resource_version)
-            self.kept_is_refuted = found.holds is False
             if not found.holds:
                 self._metrics.kept_unused(found.why)
                 return Starting()
