@@ -65,8 +65,8 @@ class ClientAnswers:
                 pass  # there is no answer
         if not status:
             self._unanswered.add(mark)
-            assert request.transport is not None
-            request.transport.abort()
+            if request.transport is not None:  # the client may have gone
+                request.transport.abort()
         return _response(status or 503, document)
 
 

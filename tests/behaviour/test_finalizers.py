@@ -268,7 +268,7 @@ def test_a_cache_of_leftovers_that_lags_finalizes_nothing_again(rig, config_map,
 
     runs.on_machinery(fall_behind(), 30)
     sandbox.delete("ConfigMap", "m")
-    until("it is gone", lambda: not runs.resource("maps").objects)
+    until("its end is reconciled", lambda: rig.told("reconcile", "default/m", None))
     runs.wait_idle()
     assert rig.told("finalize") == [("finalize", "default/m", 1)]
 

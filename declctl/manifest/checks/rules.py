@@ -466,10 +466,12 @@ def check_failure_policies(findings: Findings) -> None:
 
 def check_invalid_policies(findings: Findings) -> None:
     """Report `onInvalid` without a type that objects have to fit, and a condition that may not be written."""
-    resources = {each.get("name"): each for _, each in entries_at(findings.data, "spec", "resources")}
+    found = (each for _, each in entries_at(findings.data, "spec", "resources"))
+    resources = {name: each for each in found if isinstance(name := each.get("name"), str)}
     for path, handler in entries_at(findings.data, "spec", "handlers"):
         policy, place = handler.get("onInvalid"), (*path, "onInvalid")
-        resource = resources.get(value_at(handler, "resourceRef", "name"))
+        named = value_at(handler, "resourceRef", "name")
+        resource = resources.get(named) if isinstance(named, str) else None
         if not isinstance(policy, str) or resource is None or findings.is_blamed(place):
             continue
         if "type" not in resource:

@@ -158,7 +158,10 @@ class Reconciliations(Invocations[Reasons]):
             if obj is None and left is not None:
                 undecided = left.is_undecided(item.key)
                 record, in_scope = left.get(item.key), False
-                obj = None if record is None else binding.view(record)
+                # That cache may lag behind, and have an object still that this handler has let go.
+                released = self._reconcile_slot.finalizers.has_removed
+                if record is not None and not released(item.key, record.uid):
+                    obj = binding.view(record)
         except NotSynced as fault:
             unread = fault
         causes, before = tuple(item.value.causes), None if retry is None else retry.request
@@ -407,12 +410,12 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self.wake()
 
     def _is_undecided(self, key: str) -> bool:
-        """Whether the cache has no such object, and it is not known yet if it is gone or has left the scope.
+        """Whether no cache has such an object, and it is not known yet if it is gone or has left the scope.
 
-        Its key is queued again if it is gone. From any thread.
+        Its key is queued again if it is gone, or has left and is being deleted. From any thread.
         """
         left = self.leftovers
-        if left is None or not left.is_undecided(key):
+        if left is None or not left.is_undecided(key) or left.get(key) is not None:
             return False
         with suppress(NotSynced):
             return self.binding.read(key) is None
