@@ -12,7 +12,7 @@ commit.
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from operator import attrgetter
@@ -31,20 +31,12 @@ from declctl.informer.stores.indices import FieldIndex, FunctionIndex, IndexFunc
 from declctl.kit import Clock
 from declctl.manifest.model import CacheMode
 from declctl.manifest.plan import ResourcePlan
-from declctl.objects import (
-    Cause,
-    Codec,
-    FieldPath,
-    GroupVersionKind,
-    KubeObject,
-    ObjectCodec,
-    ObjectKey,
-    Record,
-)
+from declctl.objects import Codec, FieldPath, GroupVersionKind, KubeObject, ObjectCodec, ObjectKey, Record
 from declctl.objects.answers import mapping
 from declctl.objects.differences import MutationDetector
 from declctl.objects.resource import key_of
 from declctl.runtime.caching.identities import CacheIdentity, codec_of, projection_of
+from declctl.runtime.caching.kept_objects import KeptObjects
 from declctl.runtime.threads import CallGivenUp, UserCall
 
 A = TypeVar("A")
@@ -58,33 +50,6 @@ _BATCH_OF_A_THREAD = 10 * BATCH
 # objects change faster than user code returns.
 _MOST_BATCHES = 10
 LONGEST_PAUSE = 1.0  # seconds that a cache applies nothing; its changes wait in the queue of the informer
-
-
-class PendingChange(msgspec.Struct, frozen=True):
-    """What a handler of the process before had still to deal with for one key."""
-
-    key: str
-    old: Record | None = None  # the state that it knows; None for an object that is new to it
-    attempts: int = 0  # that have failed
-    due: float | None = None  # seconds since the epoch; None: at once
-    causes: Sequence[Cause] = ()
-
-
-class KeptObjects(msgspec.Struct, frozen=True):
-    """What the process before has kept of a cache."""
-
-    records: Mapping[str, Record]  # by key
-    pending: Mapping[str, Sequence[PendingChange]]  # by handler that knows them: what it had still to do
-
-    def known_to(self, handler: str) -> Mapping[str, Record]:
-        """The objects as a handler of changes knows them: before what it had still to deal with."""
-        known = dict(self.records)
-        for each in self.pending[handler]:
-            if each.old is None:
-                known.pop(each.key, None)
-            else:
-                known[each.key] = each.old
-        return known
 
 
 class RequestCounts(msgspec.Struct, frozen=True):
