@@ -652,14 +652,10 @@ class _ParentMarks:
     async def narrow(self, scope: "SetScope") -> None:
         """Let the annotations name these kinds and namespaces only.
 
-        No effect if the parent changes meanwhile.
+        Raises Conflict if the parent has changed meanwhile: another handler may have members of other kinds.
         """
-        if not self._annotation(GROUP_KINDS) or self.scope == scope:
-            return
-        try:
+        if self._annotation(GROUP_KINDS) and self.scope != scope:
             await self._write(scope)
-        except Conflict:
-            return  # a kind too many costs a LIST; the next process narrows the annotation
 
     async def _write(self, scope: "SetScope") -> None:
         parent = self._owner.parent

@@ -175,6 +175,20 @@ def test_the_parent_is_marked_before_and_narrowed_after(scene, apply, view) -> N
     assert narrow["resourceVersion"] == "101"  # that of the first patch
 
 
+def test_a_parent_that_changes_before_it_is_narrowed_fails_the_call(scene, apply, view) -> None:
+    """Another handler may have members of further kinds by now: the retry looks, and narrows."""
+    marked = view(metadata={"annotations": {**MARKED, KINDS: "ConfigMap"}})
+    scene.server.answers["PATCH", SHOP] = Conflict(409, "Conflict", "modified")
+    with pytest.raises(Conflict, match="modified"):
+        apply([], marked)
+    del scene.server.answers["PATCH", SHOP]
+    apply([], marked)
+    last = [
+        body["metadata"] for verb, path, _, body in scene.server.requests if (verb, path) == ("PATCH", SHOP)
+    ][-1]
+    assert last["annotations"][KINDS] == ""
+
+
 def test_two_handlers_that_mark_one_parent_see_each_others_kinds(scene, apply) -> None:
     """The other one was faster: its kinds are read, and stay."""
     scene.server.errors = [Conflict(409, "Conflict", "modified")]
