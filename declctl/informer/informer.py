@@ -601,7 +601,8 @@ class SharedIndexInformer:
         if is_here or (knows is not None and not known):
             # A server that was put back to a backup may not be further than the earlier process was.
             now, then = (
-                version_order(each) for each in (self.indexer.last_store_sync_resource_version, self._kept_version)
+                version_order(each)
+                for each in (self.indexer.last_store_sync_resource_version, self._kept_version)
             )
             exactly = now <= then and not self.controller.reflector.statistics().resumes
             self.processor.introduce_differences(registration, known, cache, exactly=exactly)

@@ -10,9 +10,9 @@ from itertools import islice
 
 import msgspec
 
+from declctl.errors import MalformedAnswer
 from declctl.informer.applier import Notifications, resync_of
 from declctl.informer.listener import Listener, ListenerStatistics, ProcessorListener
-from declctl.errors import MalformedAnswer
 from declctl.kit import Clock, Latch, call_on, running_loop
 from declctl.objects import ChangeReason, ChangeType, Notification, Record
 

@@ -94,6 +94,24 @@ class ChangeQueue(KeyQueue[str, T]):
             self._added += len(values)
             return True
 
+    def go_on(self, key: str, value: T, *, attempts: int, seconds: float) -> None:
+        """Append a value that an earlier process has attempted, and let it come in `seconds`.
+
+        If its key has a pending value, it is appended as any other.
+        """
+        with self._lock:
+            self._added += 1
+            if key in self._heads:
+                self._append(key, value, self._now(), rests=False)
+                return
+            self._note(key)
+            item = Item(key, value, self._now(), NO_EPOCH, weight=self._weigh(value), attempts=attempts)
+            self._heads[key] = item
+            self._weight += item.weight
+            self._pending[NO_EPOCH] += 1
+            self._taken += 1
+            self._wait_until(item, _BACKING_OFF, item.added_at + max(0.0, seconds))
+
     def retry(self, item: Item[str, T], delay: float) -> None:
         """Hand an item out again in `delay` seconds; its key stays held.
 

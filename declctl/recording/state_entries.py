@@ -66,31 +66,66 @@ class KeptFinalizers(msgspec.Struct, frozen=True, array_like=True, tag=6):
 class KeptChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a handler has still to deal with for one key."""
 
-    key: str
     old: KeptObject | None = None  # the state that the handler knows; None for an object that is new to it
     attempts: int = 0  # that have failed
     due: float | None = None  # seconds since the epoch; None: at once
     causes: Sequence[Cause] = ()
 
 
+class LetterChange(msgspec.Struct, frozen=True, array_like=True):
+    """A change in a dead letter. The frames of its objects are their JSON, without the values of indexes."""
+
+    type: str
+    object: KeptObject
+    old: KeptObject | None
+    final_state_unknown: bool
+    reason: str
+    received_at: float
+
+
+class KeptDeadLetter(msgspec.Struct, frozen=True, array_like=True):
+    """A dead letter."""
+
+    text: bytes  # the letter as JSON
+    changes: Sequence[LetterChange] = ()  # that were given up; none for a key of a reconciler
+
+
+class KeptKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """All that is kept of one key of a handler; with its name alone, it is not kept any more."""
+
+    key: str
+    change: KeptChange | None = None
+    memo: bytes | None = None  # as JSON
+    uid: str | None = None  # of the object that the memo belongs to
+    letter: KeptDeadLetter | None = None
+
+
 class KeptHandler(msgspec.Struct, frozen=True, array_like=True):
-    """What one handler has still to deal with: what has come and gone since the mark before."""
+    """The keys of one handler of which something has come or gone since the mark before."""
 
     name: str
+    kind: str  # of its objects: a handler of another kind by this name has no part in it
     caches: list[int]  # that it hears of
-    changes: list[KeptChange]
-    done: list[str]  # keys
-    whole: bool  # all that it has to deal with: what an earlier mark says is over
+    is_known: bool  # its keys say what it has still to do; otherwise the next process tells it all objects
+    whole: bool  # all its keys: what an earlier mark has of others is over
+    keys: list[KeptKey]
 
 
 class KeptMark(msgspec.Struct, frozen=True, array_like=True, tag=8):
     """All entries before it belong together. What comes after the last mark of a file is not used.
 
-    A handler that is not in it is not known: the next process tells it all objects.
+    A handler that is not in it is none any more.
     """
 
     digest: str  # of the files that run
     handlers: list[KeptHandler]
+
+
+class KeptNotes(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """What is no handler's. Each replaces the one before."""
+
+    history: bytes = b"[]"  # the newest attempts to reload, as JSON
+    memos: dict[str, bytes] = {}  # of plugins and schedules, as JSON, by what they belong to
 
 
 class StateEnd(msgspec.Struct, frozen=True, array_like=True, tag=7):
@@ -98,7 +133,15 @@ class StateEnd(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 StateEntry = (
-    StateHeader | KeptCache | FrameDictionary | KeptList | KeptChanges | KeptFinalizers | KeptMark | StateEnd
+    StateHeader
+    | KeptCache
+    | FrameDictionary
+    | KeptList
+    | KeptChanges
+    | KeptFinalizers
+    | KeptMark
+    | KeptNotes
+    | StateEnd
 )
 """One entry of a state file."""
 
@@ -118,7 +161,9 @@ class CacheState(msgspec.Struct):
 
 
 class HandlerState(msgspec.Struct):
-    """What a handler has still to deal with, as a file has it."""
+    """One handler, as a file has it."""
 
+    kind: str = ""
+    is_known: bool = False
     caches: Sequence[str] = ()  # their identities
-    changes: dict[str, KeptChange] = msgspec.field(default_factory=dict[str, KeptChange])
+    keys: dict[str, KeptKey] = msgspec.field(default_factory=dict[str, KeptKey])

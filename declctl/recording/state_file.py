@@ -26,6 +26,7 @@ from declctl.recording.state_entries import (
     KeptFinalizers,
     KeptList,
     KeptMark,
+    KeptNotes,
     StateEnd,
     StateEntry,
     StateHeader,
@@ -48,6 +49,7 @@ class KeptState(msgspec.Struct, frozen=True):
     written: datetime | None = None  # the last change of the file
     digest: str = ""  # of the files that ran
     handlers: dict[str, HandlerState] = {}  # by name
+    notes: KeptNotes = KeptNotes()
 
 
 def read_state(folder: Path) -> KeptState | None:
@@ -163,7 +165,14 @@ def _state_of(path: Path, blocks: Iterable[Sequence[StateEntry]]) -> KeptState:
     if found.header is None:
         raise StateUnusable(f"{path} is torn before its first entry")
     caches = {found.caches[number].identity: found.caches[number] for number in sorted(found.whole)}
-    return KeptState(found.header, caches, found.is_ended, digest=found.digest, handlers=found.handlers)
+    return KeptState(
+        found.header,
+        caches,
+        found.is_ended,
+        digest=found.digest,
+        handlers=found.handlers,
+        notes=found.notes,
+    )
 
 
 class _Reading:
@@ -176,6 +185,7 @@ class _Reading:
         self.is_ended = False
         self.digest = ""
         self.handlers: dict[str, HandlerState] = {}
+        self.notes = KeptNotes()
 
     def take(self, entry: StateEntry) -> None:
         """Take the next entry."""
@@ -198,6 +208,8 @@ class _Reading:
                 _take(caches[entry.cache], entry)
             case KeptMark():
                 self._mark(entry)
+            case KeptNotes():
+                self.notes = entry
             case StateEnd():
                 self.is_ended = True
             case StateHeader():
@@ -208,10 +220,14 @@ class _Reading:
         for each in mark.handlers:
             before = None if each.whole else self.handlers.get(each.name)
             state = handlers[each.name] = before or HandlerState()
+            # If it was not known before, the keys of this mark alone do not say what it has to do.
+            state.kind, state.is_known = each.kind, each.is_known and (each.whole or state.is_known)
             state.caches = [self.caches[number].identity for number in each.caches]
-            for key in each.done:
-                state.changes.pop(key, None)
-            state.changes.update((change.key, change) for change in each.changes)
+            for key in each.keys:
+                if key.change or key.memo or key.letter:
+                    state.keys[key.key] = key
+                else:
+                    state.keys.pop(key.key, None)
         self.handlers = handlers
 
 

@@ -54,8 +54,8 @@ from declctl.transport import Client
 from declctl.writes import OnWritten, field_manager
 
 if TYPE_CHECKING:  # imported only for a manifest that needs them
+    from declctl.runtime.keeping.keeper import StateKeeper
     from declctl.runtime.leading import Candidate
-    from declctl.runtime.state import StateKeeper
 
 __all__ = ["Front", "RunOptions", "Runtime"]
 T = TypeVar("T")
@@ -509,7 +509,7 @@ class Runtime:
         if path is None or not self.options.keeps_state:
             return None
         from declctl import __version__
-        from declctl.runtime.state import StateKeeper
+        from declctl.runtime.keeping.keeper import StateKeeper
 
         folder = folder_of(self.options.at or Path(self.options.manifest))
         return StateKeeper(

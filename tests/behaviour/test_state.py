@@ -13,7 +13,7 @@ import pytest
 from declctl.errors import SandboxError
 from declctl.recording.state_entries import StateHeader
 from declctl.recording.state_file import StateFile, StateFolder
-from declctl.runtime import state
+from declctl.runtime.keeping import keeper, writer
 from declctl.sandbox import SandboxThread
 from declctl.testing import BundleDir, ControllerUnderTest, until
 
@@ -207,9 +207,9 @@ def test_each_moment_of_the_file_leads_to_a_true_cache(
     tmp_path: Path, server: SandboxThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when files begin all the time, and when changes come faster than they can be written."""
-    monkeypatch.setattr(state, "LEAST_BYTES", 2000)
-    monkeypatch.setattr(state, "MOST_WAITING", 3)
-    monkeypatch.setattr(state, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "LEAST_BYTES", 2000)
+    monkeypatch.setattr(keeper, "MOST_WAITING", 3)
+    monkeypatch.setattr(writer, "PAUSE_SECONDS", 0.01)
     manifest, caches = _bundle(tmp_path), tmp_path / "state" / "caches"
     chance, moments = random.Random(1), list[bytes]()
     with _process(manifest, server, lists=1):

@@ -128,7 +128,7 @@ def test_with_other_files_all_is_heard(bundle: BundleDir, server: SandboxThread)
 
 
 def test_what_was_not_dealt_with_comes_again(bundle: BundleDir, server: SandboxThread) -> None:
-    """A failed change with the state before it as the old one, a key with its attempts and its time."""
+    """At its time, with its attempts, and of a change with the state before it as the old one."""
     with _process(bundle, server) as first:
         _resized(server, "a", "bad")
         _resized(server, "b", "fails")
@@ -136,14 +136,104 @@ def test_what_was_not_dealt_with_comes_again(bundle: BundleDir, server: SandboxT
         first.rest()
         assert "told Modified a 1 bad" in _lines(first)
     with _process(bundle, server) as second:
-        assert _lines(second) == ["told Modified a 1 bad"]
+        assert _lines(second) == []
         second.advance(110)
         second.rest()
-        assert _lines(second).count("put b 2 fails") == 1
+        assert _lines(second) == ["put b 2 fails", "told Modified a 1 bad"]
         _resized(server, "a", "4")  # which waits behind the failed change
         second.rest()
+        second.log.lines.clear()
     with _process(bundle, server) as third:
-        assert _lines(third) == ["told Modified a 1 4"]
-        third.advance(510)
+        assert _lines(third) == []
+        third.advance(210)
+        third.rest()
+        assert _lines(third) == ["put b 3 fails", "told Modified a 1 4"]
+        third.advance(300)
         third.rest()
         assert "put c 1 later" in _lines(third)
+
+
+REMEMBERING = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: keeper}
+spec:
+  namespaces: [demo]
+  state: {path: state}
+  resources: [{name: maps, apiVersion: v1, kind: ConfigMap}]
+  handlers:
+    - name: tell
+      resourceRef: {name: maps}
+      entryPoint: "handlers:tell"
+      retry: {maxAttempts: 1}
+      onFailure: DeadLetter
+    - name: put
+      mode: Reconcile
+      resourceRef: {name: maps}
+      entryPoint: "handlers:put"
+      retry: {maxAttempts: 1}
+      onFailure: DeadLetter
+  schedules: [{name: tick, every: 60s, entryPoint: "handlers:tick"}]
+"""
+MEMORY = """
+def counted(ctx, what, words):
+    ctx.memo["seen"] = [*ctx.memo.get("seen", ()), what]
+    ctx.log.info(f"{words} {ctx.memo['seen']}")
+    if what == "bad":
+        raise ValueError("bad")
+
+def tell(change, ctx):
+    old, new = change.old and change.old["data"]["size"], change.obj["data"]["size"]
+    counted(ctx, new, f"tell {change.type} {old} {new}")
+
+def put(request, ctx):
+    if request.obj is not None:
+        size = request.obj["data"]["size"]
+        counted(ctx, size, f"put {request.attempt} {size}")
+
+def tick(schedule, ctx):
+    counted(ctx, "tick", "tick")
+"""
+INDEXED = "kind: ConfigMap, indexers: [{name: size, fieldPath: data.size}]"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        (),
+        ("handlers.py", "def counted", "def other(): ...\n\n\ndef counted"),
+        ("manifest.yaml", "kind: ConfigMap", INDEXED),
+    ],
+    ids=["same", "code", "index"],
+)
+def test_memos_dead_letters_and_history_outlive_the_process(
+    edit: tuple[str, ...], tmp_path: Path, server: SandboxThread
+) -> None:
+    """With the same code, with other code, and with an index for which the cache is listed anew."""
+    bundle = BundleDir(tmp_path, {"manifest.yaml": REMEMBERING, "handlers.py": MEMORY})
+    with _process(bundle, server) as first:
+        first.advance(61)
+        _resized(server, "a", "bad")
+        first.rest()
+        letters = first.runtime.dead_letters()
+        assert sorted((each.handler, each.key, each.type) for each in letters) == [
+            ("put", "demo/a", "Reconcile"),
+            ("tell", "demo/a", "Modified"),
+        ]
+        history = first.runtime.history()["attempts"]
+        assert history
+    if edit:
+        bundle.edit(*edit)
+    with _process(bundle, server) as second:
+        began = {each.handler: each.first_failed_at for each in second.runtime.dead_letters()}
+        assert began == {each.handler: each.first_failed_at for each in letters}
+        assert second.runtime.history()["attempts"][: len(history)] == history
+        second.advance(61)
+        assert any("tick ['tick', 'tick'" in line for line in _lines(second))
+        if edit:
+            assert "tell Added None bad ['1', 'bad', 'bad']" in _lines(second)
+            return
+        second.log.lines.clear()
+        second.runtime.requeue()
+        second.rest()
+        assert _lines(second) == ["put 1 bad ['1', 'bad', 'bad']", "tell Modified 1 bad ['1', 'bad', 'bad']"]

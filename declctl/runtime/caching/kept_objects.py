@@ -1,6 +1,7 @@
 """What a process keeps of the keys of its handlers, and what the next one begins with."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -20,14 +21,14 @@ class KeptLetter(msgspec.Struct, frozen=True):
     """A dead letter."""
 
     text: bytes  # the letter as JSON
-    change: Notification | None = None  # that was given up; None for a key of a reconciler
+    changes: Sequence[Notification] = ()  # that were given up; none for a key of a reconciler
 
 
 class KeyState(msgspec.Struct, frozen=True):
-    """What there is of one key of a handler; nothing of it: the key is not kept any more."""
+    """All that is kept of one key of a handler; empty if there is nothing any more."""
 
     pending: PendingChange | None = None
-    memo: Mapping[str, object] | None = None
+    memo: Mapping[str, Any] | None = None  # JSON-like values
     uid: str | None = None  # of the object that the memo belongs to
     letter: KeptLetter | None = None
 
@@ -36,7 +37,7 @@ class KeptObjects(msgspec.Struct, frozen=True):
     """What the process before has kept of a cache, and of the handlers of its objects."""
 
     records: Mapping[str, Record]  # by key
-    # By handler that knows these records: its keys with something to do. A handler that is not in it hears all.
+    # By handler that knows these records: its keys with something to do. Any other handler hears all.
     known: Mapping[str, Mapping[str, PendingChange]]
     states: Mapping[str, Mapping[str, KeyState]]  # by handler: memos and dead letters
 

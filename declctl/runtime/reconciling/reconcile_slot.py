@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from random import getrandbits
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -35,9 +35,10 @@ from declctl.objects import (
     event_id_of,
     record_of,
 )
-from declctl.runtime.caching.managed_informer import KeptObjects, ManagedInformer, PendingChange
+from declctl.runtime.caching.kept_objects import KeptObjects, PendingChange
+from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics, WatchStatistics
-from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
+from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters, RequeueResult
 from declctl.runtime.handling.failure_log import is_round
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.runtime.handling.invocation import Invocation, Retry, waits_of
@@ -573,10 +574,20 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self.replayed += len(records)
         self.wake()
 
-    def take_pending(self, now: float, *, whole: bool) -> Mapping[str, PendingChange | None] | None:
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that it has heard has led to keys, and it has heard all of the first sync."""
+        is_undecided = self.leftovers is not None and self.leftovers.has_undecided
+        return super().is_settled and not len(self._unmapped) and not is_undecided
+
+    def _letter_of(self, content: Any) -> Sequence[Notification]:  # noqa: ARG002 - the key is enough
+        return ()
+
+    def _put_letter(self, letter: DeadLetter, changes: Sequence[Notification]) -> None:  # noqa: ARG002
+        self.dead_letters.put(letter, ())
+
+    def _take_pending(self, now: float, *, whole: bool) -> Mapping[str, PendingChange | None]:
         """Each key with its causes, and the time for which it waits."""
-        if len(self._unmapped) or (self.leftovers is not None and self.leftovers.has_undecided):
-            return None
         found, began = dict[str, PendingChange | None](), self._clock.monotonic()
         for key, items in self._keys.take_changes(whole=whole).items():
             causes = tuple(dict.fromkeys(cause for each in items for cause in each.value.causes))
@@ -586,7 +597,6 @@ class ReconcileSlot(HandlerSlot[Reasons]):
                 None
                 if due is None
                 else PendingChange(
-                    key,
                     attempts=max(each.attempts for each in items),
                     due=now + due - began if due > began else None,
                     causes=causes,
@@ -667,10 +677,10 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         now, period = self._clock.now().timestamp(), 0.0
         if managed in binding.own_informers:
             period = binding.plan.resync_period
-            for each in kept.pending[self.name]:
+            for key, each in kept.known[self.name].items():
                 reasons = Reasons(dict.fromkeys(each.causes))
                 seconds = 0.0 if each.due is None else max(0.0, each.due - now)
-                self._keys.go_on(each.key, reasons, attempts=each.attempts, seconds=seconds)
+                self._keys.go_on(key, reasons, attempts=each.attempts, seconds=seconds)
         return managed.informer.add_listener(
             _Feed(self, managed), resync_period=period, knows=lambda: kept.records
         )

@@ -13,6 +13,7 @@ from declctl.recording.state_entries import (
     KeptChange,
     KeptChanges,
     KeptHandler,
+    KeptKey,
     KeptList,
     KeptMark,
     KeptObject,
@@ -63,17 +64,23 @@ def _written(steps) -> list[tuple[list[StateEntry], dict[str, tuple[str, dict]]]
     return found
 
 
-MARKS = st.lists(st.tuples(st.booleans(), st.sampled_from("ab"), st.sampled_from("klm"), st.booleans()))
+MARKS = st.lists(
+    st.tuples(st.booleans(), st.sampled_from("ab"), st.sampled_from("klm"), st.booleans(), st.booleans())
+)
 
 
-def _marks(drawn) -> list[tuple[KeptMark, dict[str, set[str]]]]:
-    """Marks, each with the keys that a handler has still to deal with."""
-    found, known = [], dict[str, set[str]]()
-    for is_done, handler, key, whole in drawn:
-        changes = [] if is_done else [KeptChange(key)]
-        entry = KeptHandler(handler, [1], changes, [key] if is_done else [], whole)
-        before = set() if whole else known.get(handler, set())
-        known = {handler: before - {key} if is_done else before | {key}}  # no other handler is known any more
+def _marks(drawn) -> list[tuple[KeptMark, dict[str, tuple[bool, set[str]]]]]:
+    """Marks, each with the handlers that a reader knows then: whether by all keys, and with which."""
+    found, known = [], dict[str, tuple[bool, set[str]]]()
+    for is_done, handler, key, whole, is_known in drawn:
+        entry = KeptHandler(
+            handler, "Pod", [1], is_known, whole, [KeptKey(key, None if is_done else KeptChange())]
+        )
+        knew, before = known.get(handler, (False, set()))
+        before = set() if whole else before
+        after = before - {key} if is_done else before | {key}
+        # No other handler is there any more. One that was not known becomes it by all its keys.
+        known = {handler: (is_known and (whole or knew), after)}
         found.append((KeptMark("digest", [entry]), known))
     return found
 
@@ -109,7 +116,7 @@ def test_a_file_is_read_to_its_last_whole_mark(steps, marks, cut: float, tmp_pat
         assert read is not None
         assert read.header == HEADER
         found = {name: (each.version, each.objects) for name, each in read.caches.items()}
-        handlers = {name: set(each.changes) for name, each in read.handlers.items()}
+        handlers = {name: (each.is_known, set(each.keys)) for name, each in read.handlers.items()}
         assert (found, handlers) == (expected[-1] if expected else ({}, {}))
     folder.close()
 
