@@ -596,15 +596,17 @@ class SharedIndexInformer:
         cache = self.indexer.known()
         known = {} if knows is None else knows()
         found = ((each, cache.get(key)) for key, each in known.items())
-        # Objects of another cluster are not known here: nobody has deleted them.
-        is_here = any(here is not None and here.uid == each.uid for each, here in found)
-        if is_here or (knows is not None and not known):
+        # A watch that went on from the kept objects is one of their server. After a list, objects none of which
+        # is there may be of another cluster: nobody has deleted them.
+        resumed = self.controller.reflector.statistics().resumes > 0
+        is_here = resumed or any(here is not None and here.uid == each.uid for each, here in found)
+        if knows is not None and (is_here or not known):
             # A server that was put back to a backup may not be further than the earlier process was.
             now, then = (
                 version_order(each)
                 for each in (self.indexer.last_store_sync_resource_version, self._kept_version)
             )
-            exactly = now <= then and not self.controller.reflector.statistics().resumes
+            exactly = now <= then and not resumed
             self.processor.introduce_differences(registration, known, cache, exactly=exactly)
         else:
             yield from self.processor.introduce(registration, cache)

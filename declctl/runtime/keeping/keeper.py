@@ -39,6 +39,7 @@ from declctl.runtime.keeping.writer import StateWriter
 from declctl.runtime.log import Log
 
 MOST_WAITING: Final = 50_000  # batches; beyond it, a new file is begun
+_MOST_REFUSED: Final = 150  # first moments, as a handler has not heard all: 30 seconds
 _KEPT_ATTEMPTS: Final = 50
 _END_SECONDS: Final = 10.0  # for writing what waits at the end
 
@@ -73,7 +74,8 @@ class StateKeeper:
         self._loop = asyncio.get_running_loop()
         self._caches: list[WrittenCache] = []  # that may be alive; changed on the loop
         self._numbers = itertools.count(1)
-        self._begun: list[ManagedInformer] = []  # caches of the first generation
+        self._begun: list[ManagedInformer] = []  # caches of the first generation, until the first moment
+        self._refused = 0  # moments
         self._slots: Callable[[], Iterable[HandlerSlot[Any]]] = tuple
         self._digest: Callable[[], str] = lambda: digest
         self._notes: Callable[[], Notes] = lambda: Notes((), {})
@@ -181,7 +183,14 @@ class StateKeeper:
         self._loop.call_soon_threadsafe(self._take_moment if is_moment else self._take_mark)
 
     def _take_moment(self) -> None:
-        if self._is_busy:
+        # The file of the process before says what handlers know that have not heard all yet.
+        waits = (
+            self._begun
+            and self._refused < _MOST_REFUSED
+            and not all(each.is_settled for each in self._slots())
+        )
+        if waits or self._is_busy:
+            self._refused += 1
             self._writer.refuse()
             return
         # No cache or handler of the first generation is left that could take them.
