@@ -51,7 +51,7 @@ from declctl.informer.stores.lister import Lister
 from declctl.informer.stores.thread_safe_store import Indexer
 from declctl.kit import Clock, Latch, SystemClock, call_on, set_within
 from declctl.kit.callbacks import refuse_async
-from declctl.objects import Record
+from declctl.objects import Record, version_order
 
 _notices = logging.getLogger("declctl.informer.notices")
 
@@ -196,7 +196,7 @@ class SharedIndexInformer:
         self._transform: Transform | None = None  # of `set_transform`, applied at the start
         self._reprojection: Reprojection | None = None  # the last one that took over, if it is still in use
         self._started = False
-        self.has_kept = False  # it begins with kept objects
+        self.has_kept, self._kept_version = False, ""  # it begins with kept objects
 
     async def run(self) -> None:
         """List, watch and notify until cancelled (client-go's Run). Raises CacheError the second time.
@@ -271,7 +271,7 @@ class SharedIndexInformer:
                 f"{self.name} has a reflector for each namespace: it can't begin with kept objects"
             )
         reflector.begin_with(records, resource_version)
-        self.has_kept = True
+        self.has_kept, self._kept_version = True, resource_version
 
     def widen(self, shards: Iterable[int]) -> Latch:
         """Have these shards in the cache, too; returns a latch that opens when they are in the store.
@@ -520,6 +520,7 @@ class SharedIndexInformer:
         resync_period: float | None = None,
         initial: bool = True,
         deferred: bool = False,
+        knows: Callable[[], Mapping[str, Record]] | None = None,
     ) -> Registration:
         """Notify a listener of each cached object, then of each change. On the loop.
 
@@ -527,6 +528,9 @@ class SharedIndexInformer:
         - `initial`: False for changes only.
         - `deferred`: the first notification comes in a later turn of the loop, so that this call takes the
           same time for a large cache as for a small one.
+        - `knows`: returns objects of an earlier process that the listener knows, by key. When the cache has
+          synced, it is notified of the differences in the place of each object, unless the cache has none of
+          them: then they are of another cluster.
 
         Returns the registration. Raises CacheError when the informer has stopped.
         """
@@ -534,6 +538,12 @@ class SharedIndexInformer:
         registration = self._register(listener, resync_period, synced=None, initial=initial)
         if not initial:
             self._give_with_sync(registration)
+        elif knows is not None:
+            self.processor.postpone(registration)
+            known = knows
+            begin = lambda: self._slices.start_later(self._introduction(registration, known))  # noqa: E731
+            self.synced.on_open(begin)
+            registration.ended.on_open(lambda: self.synced.forget(begin))
         elif deferred:
             # The initial notifications have the cache of their turn: changes until then are part of it.
             self.processor.postpone(registration)
@@ -653,8 +663,26 @@ class SharedIndexInformer:
             synced=synced,
         )
 
-    def _introduction(self, registration: Registration) -> Iterator[None]:
-        yield from self.processor.introduce(registration, self.indexer.known())
+    def _introduction(
+        self, registration: Registration, knows: Callable[[], Mapping[str, Record]] | None = None
+    ) -> Iterator[None]:
+        cache = self.indexer.known()
+        known = {} if knows is None else knows()
+        found = ((each, cache.get(key)) for key, each in known.items())
+        # A watch that went on from the kept objects is of their server. After a list, objects none of which
+        # is there may be of another cluster: nobody has deleted them.
+        resumed = self.controller.reflector.statistics().resumes > 0
+        is_here = resumed or any(here is not None and here.uid == each.uid for each, here in found)
+        if knows is not None and (is_here or not known):
+            # A server that was put back to a backup may not be further than the earlier process was.
+            now, then = (
+                version_order(each)
+                for each in (self.indexer.last_store_sync_resource_version, self._kept_version)
+            )
+            exactly = now <= then and not resumed
+            self.processor.introduce_differences(registration, known, cache, exactly=exactly)
+        else:
+            yield from self.processor.introduce(registration, cache)
         self._give_with_sync(registration)
 
     def _give_with_sync(self, registration: Registration) -> None:

@@ -5,7 +5,7 @@ weight of a value, and the merge of two values of one key, which limits the weig
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, takewhile
 from typing import Any, TypeVar
 
@@ -94,6 +94,24 @@ class ChangeQueue(KeyQueue[str, T]):
             self._added += len(values)
             return True
 
+    def go_on(self, key: str, value: T, *, attempts: int, seconds: float) -> None:
+        """Append a value that an earlier process has attempted, and let it come in `seconds`.
+
+        If its key has a pending value, it is appended as any other.
+        """
+        with self._lock:
+            self._added += 1
+            if key in self._heads:
+                self._append(key, value, self._now(), rests=False)
+                return
+            self._note(key)
+            item = Item(key, value, self._now(), NO_EPOCH, weight=self._weigh(value), attempts=attempts)
+            self._heads[key] = item
+            self._weight += item.weight
+            self._pending[NO_EPOCH] += 1
+            self._taken += 1
+            self._wait_until(item, _BACKING_OFF, item.added_at + max(0.0, seconds))
+
     def retry(self, item: Item[str, T], delay: float) -> None:
         """Hand an item out again in `delay` seconds; its key stays held.
 
@@ -143,7 +161,7 @@ class ChangeQueue(KeyQueue[str, T]):
             keys = {item.key for item in self._until(_RESTING)}
             if not keys:
                 return False, 0
-            dropped = self._drop(but=keys, retries=False)
+            dropped = self._drop_unnoted(lambda: self._drop(but=keys, retries=False))
             self._end_rests()
             self._dropped += dropped
             return True, dropped
@@ -151,6 +169,7 @@ class ChangeQueue(KeyQueue[str, T]):
     # The methods below are called under the lock.
 
     def _append(self, key: str, value: T, now: float, *, rests: bool) -> Item[str, T]:
+        self._note(key)
         head, weight = self._heads.get(key), self._weigh(value)
         behind_retry = head is not None and _is_retry(head)
         epoch = NO_EPOCH if rests or behind_retry else self._epochs.newest
@@ -266,6 +285,13 @@ class ChangeQueue(KeyQueue[str, T]):
     def _pending_of(self, key: str) -> Item[str, T] | None:
         head = self._heads.get(key)
         return None if head is None or head.is_taken else head
+
+    def _all_of(self, key: str) -> Iterable[Item[str, T]]:
+        head = self._heads.get(key)
+        return () if head is None else (head, *(head.behind or ()))
+
+    def _keys(self) -> Iterable[str]:
+        return list(self._heads)
 
     def _in_order(self) -> Iterator[Item[str, T]]:
         yield from self._out.values()

@@ -21,7 +21,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -225,6 +225,9 @@ class KeyQueue(ABC, Generic[K, T]):
         self._out: dict[K, Item[K, T]] = {}  # by key: what workers have, the longest first
         self._running = 0  # items, now; without those that are overdue
         self._number: dict[ItemState, int] = {_RESTING: 0, _BACKING_OFF: 0, _REQUEUED: 0}  # items, by state
+        # Keys of which something has come or gone since `take_changes`; None before its first call.
+        self._changed: set[K] | None = None
+        self._dropped_items: dict[K, Sequence[Item[K, T]]] = {}  # by key, as they were before `clear`
 
     # What the two kinds of queues do differently. Called under the lock.
 
@@ -247,6 +250,14 @@ class KeyQueue(ABC, Generic[K, T]):
     @abstractmethod
     def _pending_of(self, key: K) -> Item[K, T] | None:
         """What a worker may take of a key, now or later; None for nothing, or if a worker has the key."""
+
+    @abstractmethod
+    def _all_of(self, key: K) -> Iterable[Item[K, T]]:
+        """All items of a key, also what a worker has; the first one first."""
+
+    @abstractmethod
+    def _keys(self) -> Iterable[K]:
+        """The keys of all items."""
 
     @abstractmethod
     def _in_order(self) -> Iterator[Item[K, T]]:
@@ -394,7 +405,7 @@ class KeyQueue(ABC, Generic[K, T]):
     def clear(self) -> int:
         """Drop all items that wait, rest or back off; returns how many. O(n). Running items stay."""
         with self._lock:
-            dropped = self._drop_all()
+            dropped = self._drop_unnoted(self._drop_all)
             self._rows, self._in_a_row = (_Turns(0), _Turns(1)), 0
             self._later.clear()
             self._ended, self._number = 0, dict.fromkeys(self._number, 0)
@@ -428,6 +439,20 @@ class KeyQueue(ABC, Generic[K, T]):
         with self._lock:
             self._look_at_later()
             return self._figures(), [self._listed(item) for item in islice(self._in_order(), most)]
+
+    def take_changes(self, *, whole: bool = False) -> Mapping[K, Sequence[Item[K, T]]]:
+        """Copies of all items of the keys of which something has come or gone since the last call.
+
+        At the first call, and with `whole`, of all keys; O(n) then. What is dropped at the end of the process
+        counts as if it still waited: the next process goes on with it.
+        """
+        with self._lock:
+            if whole:
+                self._changed = None
+            keys = self._keys() if self._changed is None else self._changed
+            self._changed = set()
+            found = {key: [replace(item, behind=None) for item in self._all_of(key)] for key in keys}
+            return {**found, **self._dropped_items}
 
     # The methods below are called under the lock.
 
@@ -504,14 +529,30 @@ class KeyQueue(ABC, Generic[K, T]):
                 yield first
                 first = next(rows[0], None)
 
+    def _drop_unnoted(self, drop: Callable[[], int]) -> int:
+        """Drop items, which `take_changes` tells as if they had stayed."""
+        if self._changed is not None:
+            for key in self._keys():
+                items = [replace(item, behind=None) for item in self._all_of(key) if not item.is_taken]
+                if items:
+                    self._dropped_items[key] = items
+        return drop()
+
+    def _note(self, key: K) -> None:
+        """Something has come or gone of a key."""
+        if self._changed is not None:
+            self._changed.add(key)
+
     def _come_back(self, item: Item[K, T]) -> None:
         """An item comes back from its worker."""
+        self._note(item.key)
         _return_permit(item)
         del self._out[item.key]
         self._running -= item.state is _RUNNING
 
     def _leave(self, item: Item[K, T]) -> None:
         """An item leaves the queue."""
+        self._note(item.key)
         item.state = _LEFT
         self._weight -= item.weight
         self._leave_epoch(item.epoch)

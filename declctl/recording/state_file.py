@@ -20,10 +20,13 @@ from declctl.recording.entries import FrameDictionary
 from declctl.recording.state_entries import (
     STATE_ENTRIES,
     CacheState,
+    HandlerState,
     KeptCache,
     KeptChanges,
     KeptFinalizers,
     KeptList,
+    KeptMark,
+    KeptNotes,
     StateEnd,
     StateEntry,
     StateHeader,
@@ -44,6 +47,9 @@ class KeptState(msgspec.Struct, frozen=True):
     is_ended: bool  # the process has ended in order, and was not killed
     bytes: int = 0  # of the file
     written: datetime | None = None  # the last change of the file
+    digest: str = ""  # of the files that ran
+    handlers: dict[str, HandlerState] = {}  # by name
+    notes: KeptNotes = KeptNotes()
 
 
 def read_state(folder: Path) -> KeptState | None:
@@ -147,14 +153,44 @@ def _check_first_line(path: Path, line: bytes) -> None:
 
 
 def _state_of(path: Path, blocks: Iterable[Sequence[StateEntry]]) -> KeptState:
-    header: StateHeader | None = None
-    is_ended = False
-    caches: dict[int, CacheState] = {}
-    whole: set[int] = set()  # caches whose list has come to its end
+    found, since_mark = _Reading(), list[StateEntry]()
     for entry in (each for block in blocks for each in block):
+        since_mark.append(entry)
+        if isinstance(entry, StateHeader):
+            found.header = entry
+        elif isinstance(entry, KeptMark | StateEnd):
+            for each in since_mark:
+                found.take(each)
+            since_mark.clear()
+    if found.header is None:
+        raise StateUnusable(f"{path} is torn before its first entry")
+    caches = {found.caches[number].identity: found.caches[number] for number in sorted(found.whole)}
+    return KeptState(
+        found.header,
+        caches,
+        found.is_ended,
+        digest=found.digest,
+        handlers=found.handlers,
+        notes=found.notes,
+    )
+
+
+class _Reading:
+    """A file, as far as it was read."""
+
+    def __init__(self) -> None:
+        self.header: StateHeader | None = None
+        self.caches: dict[int, CacheState] = {}
+        self.whole: set[int] = set()  # caches whose list has come to its end
+        self.is_ended = False
+        self.digest = ""
+        self.handlers: dict[str, HandlerState] = {}
+        self.notes = KeptNotes()
+
+    def take(self, entry: StateEntry) -> None:
+        """Take the next entry."""
+        caches, whole = self.caches, self.whole
         match entry:
-            case StateHeader():
-                header = entry
             case KeptCache():
                 caches[entry.cache] = CacheState(entry.identity, entry.name, entry.paths)
             case FrameDictionary(stream, number, data):
@@ -170,12 +206,29 @@ def _state_of(path: Path, blocks: Iterable[Sequence[StateEntry]]) -> KeptState:
                     whole.add(entry.cache)
             case KeptChanges():
                 _take(caches[entry.cache], entry)
+            case KeptMark():
+                self._mark(entry)
+            case KeptNotes():
+                self.notes = entry
             case StateEnd():
-                is_ended = True
-    if header is None:
-        raise StateUnusable(f"{path} is torn before its first entry")
-    kept = {caches[number].identity: caches[number] for number in sorted(whole)}
-    return KeptState(header, kept, is_ended)
+                self.is_ended = True
+            case StateHeader():
+                pass
+
+    def _mark(self, mark: KeptMark) -> None:
+        self.digest, handlers = mark.digest, dict[str, HandlerState]()
+        for each in mark.handlers:
+            before = None if each.whole else self.handlers.get(each.name)
+            state = handlers[each.name] = before or HandlerState()
+            # If it was not known before, the keys of this mark alone do not say what it has to do.
+            state.kind, state.is_known = each.kind, each.is_known and (each.whole or state.is_known)
+            state.caches = [self.caches[number].identity for number in each.caches]
+            for key in each.keys:
+                if key.change or key.memo or key.letter:
+                    state.keys[key.key] = key
+                else:
+                    state.keys.pop(key.key, None)
+        self.handlers = handlers
 
 
 def _take(cache: CacheState, entry: KeptList | KeptChanges) -> None:

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from declctl.runtime.caching.informer_pool import InformerPool, MutationChecks
 from declctl.runtime.checking.config_secrets import ConfigSecrets
 from declctl.runtime.handling.circuit_breaker import CircuitBreakers
-from declctl.runtime.handling.context import ClusterAccess
+from declctl.runtime.handling.context import ClusterAccess, Memo
 from declctl.runtime.handling.plugin_metrics import PluginMetrics
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.process import Process
@@ -22,6 +23,9 @@ from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.reporting.reporter import Announcer, ReloadHistory, StatusReporter
 from declctl.runtime.scheduling.schedules import Schedules
 from declctl.runtime.writing import WritingParts, make_writing_parts
+
+if TYPE_CHECKING:  # imported only for a manifest with a state
+    from declctl.runtime.keeping.keeper import StateKeeper
 
 
 class RuntimeParts(msgspec.Struct, frozen=True):
@@ -62,6 +66,23 @@ def make_services(process: Process, caches: InformerPool, writing: WritingParts)
         clock=clock,
         now=clock.now if process.recorder is None else partial(process.recorder.now, clock.now),
         dry_run=process.options.dry_run,
+    )
+
+
+def _keep_state(
+    state: "StateKeeper", slots: Slots, schedules: Schedules, reloader: Reloader, history: ReloadHistory
+) -> None:
+    """Begin with the memos and the history of the process before, and keep those of this one."""
+    earlier = state.earlier
+    history.begin_with(earlier.history)
+    schedules.begin_with(earlier.memos("schedule"))
+    reloader.memos.update({name: Memo(memo) for name, memo in earlier.memos("plugin").items()})
+
+    state.follow(
+        slots.all,
+        digest=lambda: reloader.running[1],
+        history=history.document,
+        memos=lambda: {"schedule": schedules.memos(), "plugin": reloader.memos},
     )
 
 
@@ -109,6 +130,8 @@ def make_parts(process: Process, *, history: ReloadHistory, restart: Callable[[s
     announcer = Announcer(
         process, observer, history=history, reloader=reloader, retries=retries, tap=slots.tap, restart=restart
     )
+    if process.state is not None:
+        _keep_state(process.state, slots, schedules, reloader, history)
     digest = process.files.digest
     attempts = Attempts(reloader, digest=digest, finished=announcer.attempted, health=file_watch, clock=clock)
     return RuntimeParts(

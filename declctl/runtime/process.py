@@ -22,7 +22,7 @@ from declctl.writes import OnWritten
 
 if TYPE_CHECKING:  # imported only where a process needs them
     from declctl.runtime.config_map import FollowedStatus
-    from declctl.runtime.state import StateKeeper
+    from declctl.runtime.keeping.keeper import StateKeeper
 
 
 class RunOptions(msgspec.Struct, frozen=True):

@@ -54,8 +54,8 @@ from declctl.transport import Client
 from declctl.writes import OnWritten, field_manager
 
 if TYPE_CHECKING:  # imported only for a manifest that needs them
+    from declctl.runtime.keeping.keeper import StateKeeper
     from declctl.runtime.leading import Candidate
-    from declctl.runtime.state import StateKeeper
 
 __all__ = ["Front", "RunOptions", "Runtime"]
 T = TypeVar("T")
@@ -115,6 +115,14 @@ async def _first(*waits: Awaitable[Any]) -> None:
     finally:
         for task in tasks:
             task.cancel()
+
+
+def _begin_end(process: Process, candidate: "Candidate | None") -> None:
+    """Let nothing new begin, and keep what waits, before the end drops it."""
+    if candidate is not None:
+        candidate.stop_taking()
+    if process.state is not None:
+        process.state.begin_end()
 
 
 async def _discover(client: Client, plan: Plan) -> None:
@@ -442,8 +450,7 @@ class Runtime:
                 failed = await self._until_stopped(parts.observer)
                 for task in background:
                     task.cancel()
-            if candidate is not None:
-                candidate.stop_taking()
+            _begin_end(process, candidate)
             grace = self._grace = self._grace or GracePeriod(self._grace_seconds, clock=self._clock)
             # No new generation, then no new call, then the hooks, which may read caches.
             await parts.attempts.close()
@@ -477,7 +484,7 @@ class Runtime:
         if self._make_recorder is not None:
             recorder = self._make_recorder(client, self._first_plan)
             stack.callback(recorder.close)
-        state = self._state_keeper(client)
+        state = self._state_keeper(client, checked.inputs.digest)
         if state is not None:
             stack.callback(state.close)
         return Process(
@@ -496,19 +503,20 @@ class Runtime:
             on_dry_run=self._on_dry_run,
         )
 
-    def _state_keeper(self, client: Client) -> "StateKeeper | None":
+    def _state_keeper(self, client: Client, digest: str) -> "StateKeeper | None":
         """What keeps the caches of this process, if the manifest asks for it."""
         name, path = self.plan.name, self.plan.state.folder
         if path is None or not self.options.keeps_state:
             return None
         from declctl import __version__
-        from declctl.runtime.state import StateKeeper
+        from declctl.runtime.keeping.keeper import StateKeeper
 
         folder = folder_of(self.options.at or Path(self.options.manifest))
         return StateKeeper(
             folder / path,
             controller=name,
             version=__version__,
+            digest=digest,
             server=client.identity.server,
             clock=self._clock,
             log=self._log,

@@ -4,7 +4,7 @@ It is the queue of a reconciler. Client-go's work queues (`queue`) are built of 
 """
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from enum import Enum, IntEnum, auto
 from itertools import islice
 from typing import Protocol, TypeVar
@@ -219,6 +219,24 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             if delayed.due is None or due < delayed.due:
                 self._wait_until(delayed, self._end_delay(delayed), due)
 
+    def go_on(self, key: K, reasons: Reasons, *, attempts: int, seconds: float) -> None:
+        """Let a key come in `seconds` that has waited in an earlier process, and has failed `attempts` times.
+
+        No effect after `clear`.
+        """
+        if not attempts:
+            self.add_after(key, seconds, reasons)
+            return
+        with self._lock:
+            if self._closed or key in self._delayed:
+                return
+            self._added += 1
+            self._taken += 1
+            item = self._new(key, reasons, Priority.LIVE)
+            item.attempts = attempts
+            self._delayed[key] = item
+            self._wait_until(item, _BACKING_OFF, item.added_at + max(0.0, seconds))
+
     def requeue(self, item: Item[K, Reasons], seconds: float, cause: Cause) -> None:
         """Let a key that was reconciled come again in `seconds`; before `done`."""
         # With the priority of this call, as in controller-runtime: a key that has changed does not wait
@@ -286,6 +304,7 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         )
 
     def _new(self, key: K, reasons: Reasons, priority: Priority) -> Item[K, Reasons]:
+        self._note(key)
         self._pending[NO_EPOCH] += 1
         return Item(key, reasons, self._now(), priority=priority)
 
@@ -407,6 +426,14 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
         if key in self._out:
             return None
         return self._waiting.get(key) or self._resting.get(key) or self._delayed.get(key)
+
+    def _all_of(self, key: K) -> Iterator[Item[K, Reasons]]:
+        for items in (self._out, self._waiting, self._resting, self._delayed):
+            if (item := items.get(key)) is not None:
+                yield item
+
+    def _keys(self) -> Iterable[K]:
+        return {*self._out, *self._waiting, *self._resting, *self._delayed}
 
     def _in_order(self) -> Iterator[Item[K, Reasons]]:
         for item in self._out.values():

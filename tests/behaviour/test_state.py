@@ -13,7 +13,7 @@ import pytest
 from declctl.errors import SandboxError
 from declctl.recording.state_entries import StateHeader
 from declctl.recording.state_file import StateFile, StateFolder
-from declctl.runtime import state
+from declctl.runtime.keeping import keeper, writer
 from declctl.sandbox import SandboxThread
 from declctl.testing import BundleDir, ControllerUnderTest, until
 
@@ -120,23 +120,6 @@ def test_a_restart_lists_nothing(mode: str, tmp_path: Path, server: SandboxThrea
             assert untouched["data"]["text"] == "t" * 200
 
 
-def test_handlers_hear_what_they_hear_after_a_list(tmp_path: Path, server: SandboxThread) -> None:
-    """Each object that is there is Added, as it is now, and nothing else is told of the time between."""
-    manifest = _bundle(tmp_path)
-    _kept(manifest, server)
-    server.delete("ConfigMap", "m-000", "demo")
-    server.patch("ConfigMap", "m-001", {"data": {"size": "77"}}, namespace="demo")
-    server.create(_map("new", 5))
-    with _process(manifest, server, lists=0) as warm:
-        pass
-    with _process(_bundle(tmp_path / "cold"), server, lists=1) as cold:
-        pass
-    told = [sorted(each for each in one.log.events() if " demo/" in each) for one in (warm, cold)]
-    assert told[0] == told[1]
-    assert len(told[0]) == 300
-    assert {"Added demo/m-001 77", "Added demo/new 5"} <= {*told[0]}
-
-
 def test_the_state_of_another_cluster_is_not_used(
     tmp_path: Path, server: SandboxThread, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -224,9 +207,9 @@ def test_each_moment_of_the_file_leads_to_a_true_cache(
     tmp_path: Path, server: SandboxThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when files begin all the time, and when changes come faster than they can be written."""
-    monkeypatch.setattr(state, "LEAST_BYTES", 2000)
-    monkeypatch.setattr(state, "MOST_WAITING", 3)
-    monkeypatch.setattr(state, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(writer, "LEAST_BYTES", 2000)
+    monkeypatch.setattr(keeper, "MOST_WAITING", 3)
+    monkeypatch.setattr(writer, "PAUSE_SECONDS", 0.01)
     manifest, caches = _bundle(tmp_path), tmp_path / "state" / "caches"
     chance, moments = random.Random(1), list[bytes]()
     with _process(manifest, server, lists=1):

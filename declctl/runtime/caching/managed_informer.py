@@ -36,6 +36,7 @@ from declctl.objects.answers import mapping
 from declctl.objects.differences import MutationDetector
 from declctl.objects.resource import key_of
 from declctl.runtime.caching.identities import CacheIdentity, codec_of, projection_of
+from declctl.runtime.caching.kept_objects import KeptObjects
 from declctl.runtime.threads import CallGivenUp, UserCall
 
 A = TypeVar("A")
@@ -225,6 +226,7 @@ class ManagedInformer:
     # Runs the transform in threads; set from a reload that made this cache to its commit.
     staged: StagedTransform | None = None
     failed_before: int = 0  # value of `failed` when the last user left
+    kept: KeptObjects | None = None  # of the process before, until the first generation has begun
 
     @property
     def failed(self) -> int:

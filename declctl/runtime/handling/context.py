@@ -80,8 +80,8 @@ class Memo(MutableMapping[str, Json]):
 
     __slots__ = ("_values",)
 
-    def __init__(self) -> None:
-        self._values: dict[str, Json] = {}
+    def __init__(self, values: Mapping[str, Json] | None = None) -> None:
+        self._values: dict[str, Json] = dict(values or {})
 
     def __getitem__(self, name: str) -> Json:
         return self._values[name]

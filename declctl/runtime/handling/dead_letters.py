@@ -1,8 +1,8 @@
 """Dead letters: what a handler with `onFailure: DeadLetter` has given up, kept until it is requeued.
 
 A handler has one letter for each key. They are kept in memory, with a limit on their number and on their
-bytes: beyond it the oldest letter is dropped and counted. They survive reloads, and end with the process or
-with the removal of the handler.
+bytes: beyond it the oldest letter is dropped and counted. They survive reloads, and with `state` restarts;
+they end with the removal of the handler.
 """
 
 import threading
@@ -111,6 +111,16 @@ class DeadLetters(Generic[C]):
         """The letters; the one whose newest change was given up last is the last one."""
         with self._lock:
             return [entry.letter for entry in self._entries.values()]
+
+    def get(self, key: str) -> tuple[DeadLetter, C] | None:
+        """The letter of a key, and what is queued again for it."""
+        entry = self._entries.get(key)
+        return None if entry is None else (entry.letter, entry.content)
+
+    def keys(self) -> list[str]:
+        """The keys that have a letter."""
+        with self._lock:
+            return list(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)

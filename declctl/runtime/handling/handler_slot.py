@@ -11,11 +11,13 @@ or on a loop for handlers.
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from declctl.informer.processor import Registration
 from declctl.kit import Clock, Latch
@@ -25,13 +27,14 @@ from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
 from declctl.objects import ChangeReason, ChangeType, Notification, Record, merge
 from declctl.objects.resource import name_of
+from declctl.runtime.caching.kept_objects import KeptLetter, KeptObjects, KeyState, PendingChange
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
 from declctl.runtime.handling.context import Memo
-from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
+from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters, RequeueResult
 from declctl.runtime.handling.failures import ClientRefusal
 from declctl.runtime.handling.handler_counts import HandlerProblem
-from declctl.runtime.handling.invocation import Invocation, is_suspended, is_unsynced
+from declctl.runtime.handling.invocation import Invocation, Retry, is_suspended, is_unsynced
 from declctl.runtime.handling.invocations import (
     EventInvocation,
     EventInvocations,
@@ -116,6 +119,7 @@ class HandlerSlot(ABC, Generic[T]):
     ) -> None:
         self.name = binding.plan.name
         self.registrations: dict[ManagedInformer, Registration] = {}  # by informer
+        self._heard_last: Sequence[ManagedInformer] = ()  # before the end
         self.replayed = 0  # objects that were delivered again because of new code
         self.wake: Callable[[], None] = _no_workers  # called when the queue may have items for the workers
         self.replace_worker: Callable[[], None] = _no_workers  # starts another one in the place of a zombie's
@@ -154,6 +158,25 @@ class HandlerSlot(ABC, Generic[T]):
     @abstractmethod
     def replay(self, managed: ManagedInformer, records: Sequence[Record], now: float) -> None:
         """Queue objects of one of `replayed_caches` again, for new code. `now` is a Unix time stamp."""
+
+    @abstractmethod
+    def _go_on(self, managed: ManagedInformer, binding: HandlerBinding, kept: KeptObjects) -> Registration:
+        """Register at an informer, as one that knows the objects of the process before."""
+
+    @abstractmethod
+    def _take_pending(self, now: float, *, whole: bool) -> Mapping[str, PendingChange | None]:
+        """What there is still to do, by key: what has come and, as None, gone since the last call.
+
+        With `whole`, all. `now` is a Unix time stamp.
+        """
+
+    @abstractmethod
+    def _letter_of(self, content: Any) -> Sequence[Notification]:
+        """What a dead letter has given up."""
+
+    @abstractmethod
+    def _put_letter(self, letter: DeadLetter, changes: Sequence[Notification]) -> None:
+        """Have a dead letter of the process before."""
 
     @abstractmethod
     def requeue(self, key: str) -> RequeueResult:
@@ -302,14 +325,63 @@ class HandlerSlot(ABC, Generic[T]):
     def attach(
         self, informers: Iterable[ManagedInformer], binding: HandlerBinding, *, initial: bool = True
     ) -> None:
-        """Listen to informers. With `initial`, an Added for each cached object comes first."""
+        """Listen to informers. With `initial`, an Added for each cached object comes first.
+
+        If the handler knows the objects that the process before has kept, what differs comes in their place,
+        with what that process had still to deal with.
+        """
         for managed in informers:
-            self.registrations[managed] = self._listen(managed, binding, initial=initial)
+            kept = managed.kept if initial else None
+            if kept is not None and managed in binding.own_informers:
+                self._recall(kept.states.get(self.name, {}))
+            if kept is not None and self.name in kept.known:
+                self.registrations[managed] = self._go_on(managed, binding, kept)
+            else:
+                self.registrations[managed] = self._listen(managed, binding, initial=initial)
+
+    def _recall(self, states: Mapping[str, KeyState]) -> None:
+        """Have the memos and the dead letters of the process before."""
+        for key, each in states.items():
+            if each.memo is not None:
+                with self._lock:
+                    self._memos[key] = (each.uid, Memo(each.memo))
+            if each.letter is not None:
+                letter = msgspec.json.decode(each.letter.text, type=DeadLetter)
+                self._put_letter(letter, each.letter.changes)
+
+    def take_states(self, now: float, *, whole: bool) -> Mapping[str, KeyState]:
+        """What is kept of each key of which something has come or gone since the last call; `whole`: of all.
+
+        It says what there is still to do, if the slot `is_settled`. `now` is a Unix time stamp.
+        """
+        pending = self._take_pending(now, whole=whole)
+        keys = pending.keys()
+        if whole:
+            with self._lock:
+                keys = {*keys, *self._memos}
+            keys = {*keys, *self.dead_letters.keys()}
+        return {key: self._state_of(key, pending.get(key)) for key in keys}
+
+    def _state_of(self, key: str, pending: PendingChange | None) -> KeyState:
+        uid, memo = self._memos.get(key, (None, None))
+        entry = self.dead_letters.get(key)
+        if entry is None:
+            return KeyState(pending, memo or None, uid)
+        letter, content = entry
+        text = msgspec.json.encode(letter)
+        return KeyState(pending, memo or None, uid, KeptLetter(text, self._letter_of(content)))
 
     def detach(self, informers: Iterable[ManagedInformer] | None = None) -> None:
         """Stop listening to these informers; for None, to all."""
+        if informers is None:
+            self._heard_last = tuple(self.registrations)
         for managed in tuple(self.registrations if informers is None else informers):
             self.registrations.pop(managed).remove()
+
+    @property
+    def heard_caches(self) -> Sequence[ManagedInformer]:
+        """The caches to which it listens, or has listened until the process ended."""
+        return tuple(self.registrations) or self._heard_last
 
     def retime(self, period: float) -> None:
         """Receive the cached objects as Resync each `period` seconds from now on; never for 0."""
@@ -351,6 +423,11 @@ class HandlerSlot(ABC, Generic[T]):
         """Record that all changes of the first sync were added. May be called again."""
         self._initial_complete = True
         self._look_synced()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that it has heard is in its queue, by keys, and it has heard all of the first sync."""
+        return self._initial_complete
 
     @property
     def has_synced(self) -> bool:
@@ -539,6 +616,7 @@ class EventSlot(HandlerSlot[Notification]):
         # under the lock of the queue.
         self._initial_left = 0
         self._initial_lock = threading.Lock()
+        self._attempted: dict[str, PendingChange] = {}  # by the process before: what comes first of a key
         self._changes = ChangeQueue[Notification](
             clock=clock,
             weigh=Notification.weight,
@@ -572,6 +650,8 @@ class EventSlot(HandlerSlot[Notification]):
         """Queue the changes of the handler's types. Neither waits nor raises."""
         types, skip = self._types, self._skips_initial
         taken = [(n.key, n) for n in notifications if n.type in types and not (skip and n.initial)]
+        if self._attempted and not self._initial_complete:
+            taken = [(key, n) for key, n in taken if not self._goes_on(key, n)]
         if taken:
             if not self._synced:
                 with self._initial_lock:
@@ -590,6 +670,28 @@ class EventSlot(HandlerSlot[Notification]):
         if rested:
             self.wake()
         return rested, dropped
+
+    def _take_pending(self, now: float, *, whole: bool) -> Mapping[str, PendingChange | None]:
+        """The oldest state of each key that the handler knows, and whether it knows one."""
+        found, began = dict[str, PendingChange | None](), self._clock.monotonic()
+        for key, items in self._changes.take_changes(whole=whole).items():
+            first = next((each for each in items if each.value.type is not _RESYNC), None)
+            if first is None:
+                found[key] = None
+                continue
+            change, due = first.value, first.due
+            old = None if change.type is ChangeType.ADDED else change.old or change.record
+            # A rest ends with the process.
+            at = now + due - began if first.attempts and due is not None and due > began else None
+            found[key] = PendingChange(old, attempts=first.attempts, due=at)
+        return found
+
+    def _letter_of(self, content: Any) -> Sequence[Notification]:
+        return [each.notification for each in content]
+
+    def _put_letter(self, letter: DeadLetter, changes: Sequence[Notification]) -> None:
+        state = Retry(frozenset(), None, 0, is_unsynced=False)
+        self.dead_letters.put(letter, tuple(GivenUp(each, state) for each in changes))
 
     @property
     def replayed_caches(self) -> Sequence[ManagedInformer]:
@@ -634,6 +736,21 @@ class EventSlot(HandlerSlot[Notification]):
     def _listen(self, managed: ManagedInformer, binding: HandlerBinding, *, initial: bool) -> Registration:
         period = binding.plan.resync_period
         return managed.informer.add_listener(self, resync_period=period, initial=initial, deferred=True)
+
+    def _go_on(self, managed: ManagedInformer, binding: HandlerBinding, kept: KeptObjects) -> Registration:
+        period, knows = binding.plan.resync_period, partial(kept.known_to, self.name)
+        self._attempted |= {key: each for key, each in kept.known[self.name].items() if each.attempts}
+        return managed.informer.add_listener(self, resync_period=period, knows=knows)
+
+    def _goes_on(self, key: str, change: Notification) -> bool:
+        """Queue a change that the process before has attempted; returns False for any other."""
+        before = self._attempted.pop(key, None)
+        if before is None:
+            return False
+        seconds = 0.0 if before.due is None else before.due - self._clock.now().timestamp()
+        self._changes.go_on(key, change, attempts=before.attempts, seconds=seconds)
+        self.wake()
+        return True
 
     # Called back by the queue, and by invocations in the thread of their worker
 

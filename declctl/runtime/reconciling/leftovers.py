@@ -134,6 +134,11 @@ class HandlerLeftovers:
         """Whether it is not known yet if an object has left the scope, or is gone. From any thread."""
         return key in self._undecided
 
+    @property
+    def has_undecided(self) -> bool:
+        """Whether this is not known yet of an object."""
+        return bool(self._undecided)
+
     def object_left(self, notification: Notification) -> None:
         """Watch the namespace of an object that has left the scope with the finalizer, or is gone.
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from random import getrandbits
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -35,9 +35,10 @@ from declctl.objects import (
     event_id_of,
     record_of,
 )
+from declctl.runtime.caching.kept_objects import KeptObjects, PendingChange
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics, WatchStatistics
-from declctl.runtime.handling.dead_letters import DeadLetters, RequeueResult
+from declctl.runtime.handling.dead_letters import DeadLetter, DeadLetters, RequeueResult
 from declctl.runtime.handling.failure_log import is_round
 from declctl.runtime.handling.handler_slot import HandlerBinding, HandlerSlot
 from declctl.runtime.handling.invocation import Invocation, Retry, waits_of
@@ -113,6 +114,11 @@ class LeftoverCache(Protocol):
 
     def is_undecided(self, key: str) -> bool:
         """Whether it is not known yet if an object has left the scope, or is gone. From any thread."""
+        ...
+
+    @property
+    def has_undecided(self) -> bool:
+        """Whether there are such objects."""
         ...
 
     def object_left(self, notification: Notification) -> None:
@@ -568,6 +574,36 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self.replayed += len(records)
         self.wake()
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that it has heard has led to keys, and it has heard all of the first sync."""
+        is_undecided = self.leftovers is not None and self.leftovers.has_undecided
+        return super().is_settled and not len(self._unmapped) and not is_undecided
+
+    def _letter_of(self, content: Any) -> Sequence[Notification]:  # noqa: ARG002 - the key is enough
+        return ()
+
+    def _put_letter(self, letter: DeadLetter, changes: Sequence[Notification]) -> None:  # noqa: ARG002
+        self.dead_letters.put(letter, ())
+
+    def _take_pending(self, now: float, *, whole: bool) -> Mapping[str, PendingChange | None]:
+        """Each key with its causes, and the time for which it waits."""
+        found, began = dict[str, PendingChange | None](), self._clock.monotonic()
+        for key, items in self._keys.take_changes(whole=whole).items():
+            causes = tuple(dict.fromkeys(cause for each in items for cause in each.value.causes))
+            # What has no time of its own is due.
+            due = min([began if each.due is None else each.due for each in items], default=None)
+            found[key] = (
+                None
+                if due is None
+                else PendingChange(
+                    attempts=max(each.attempts for each in items),
+                    due=now + due - began if due > began else None,
+                    causes=causes,
+                )
+            )
+        return found
+
     def requeue(self, key: str) -> RequeueResult:
         """Let a key be reconciled that was given up, with its newest state."""
         cause = Cause("Requeue", self.binding.plan.resource, key, "DeadLetter")
@@ -635,6 +671,19 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         period = binding.plan.resync_period if managed in binding.own_informers else 0.0
         feed = _Feed(self, managed)
         return managed.informer.add_listener(feed, resync_period=period, initial=initial, deferred=True)
+
+    def _go_on(self, managed: ManagedInformer, binding: HandlerBinding, kept: KeptObjects) -> Registration:
+        """Queue the keys, each at its time and with the attempts that have failed."""
+        now, period = self._clock.now().timestamp(), 0.0
+        if managed in binding.own_informers:
+            period = binding.plan.resync_period
+            for key, each in kept.known[self.name].items():
+                reasons = Reasons(dict.fromkeys(each.causes))
+                seconds = 0.0 if each.due is None else max(0.0, each.due - now)
+                self._keys.go_on(key, reasons, attempts=each.attempts, seconds=seconds)
+        return managed.informer.add_listener(
+            _Feed(self, managed), resync_period=period, knows=lambda: kept.records
+        )
 
     def ended(self, invocation: Invocation[Reasons]) -> None:
         """A key was reconciled or given up; its worker has it still. In the thread of the worker."""

@@ -231,7 +231,7 @@ class PluginLifetimes:
         self._services = services
         self._lifecycle = lifecycle
         self._generations: list[Generation] = []  # staged or committed, and not torn down; oldest first
-        self._memos: dict[str, Memo] = {}  # by plugin or entry point
+        self.memos: dict[str, Memo] = {}  # by plugin or entry point
 
     def all(self) -> Sequence[Generation]:
         """The generations that are staged or committed and not torn down, the oldest first."""
@@ -239,7 +239,7 @@ class PluginLifetimes:
 
     def memo(self, name: str) -> Memo:
         """The memo of a plugin or an entry point in its life-cycle hooks."""
-        return self._memos.setdefault(name, Memo())
+        return self.memos.setdefault(name, Memo())
 
     def enter(self, generation: Generation) -> None:
         """Begin to stage a generation: its plugins are not torn down from now on."""

@@ -353,6 +353,11 @@ class Reloader:
         """The memo of a plugin or an entry point in its life-cycle hooks."""
         return self._lifetimes.memo(name)
 
+    @property
+    def memos(self) -> dict[str, Memo]:
+        """The memos of life-cycle hooks, by plugin or entry point."""
+        return self._lifetimes.memos
+
     async def _discard(self, generation: Generation) -> None:
         """Undo the staging of a generation that is not committed."""
         timeout = generation.plan.reload.drain_timeout

@@ -6,11 +6,10 @@ log and hooks.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.structs import replace
 
 from declctl.informer.applier import RelistDifferences
@@ -69,40 +68,37 @@ _LONGEST_ERROR = 400  # characters about one handler in a condition: an error ma
 _NAMED = 5  # namespaces, or handlers, that a log line or a condition names
 
 
-class HistoryEntry(msgspec.Struct, frozen=True):
-    """The outcome of one attempt, and the time of its end."""
-
-    at: datetime
-    outcome: Outcome
-
-    def document(self) -> dict[str, Any]:
-        """As JSON has it."""
-        document = self.outcome.document()
-        del document["diagnostics"]  # there may be many; the condition has the newest
-        document["suggestion"] = self.outcome.advice or self._first_suggestion()
-        return {"time": self.at.strftime("%Y-%m-%dT%H:%M:%SZ"), **document}
-
-    def _first_suggestion(self) -> str | None:
-        """The suggestion of the first error that has one."""
-        errors = (each for each in self.outcome.diagnostics if each.severity == "error")
-        return next((each.suggestion for each in errors if each.suggestion), None)
-
-
 class ReloadHistory:
-    """The newest 100 attempts, without those that found nothing changed."""
+    """The newest 100 attempts, without those that found nothing changed, as JSON has them.
+
+    Those of an earlier process come first, if there is a state.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._entries: deque[HistoryEntry] = deque(maxlen=_KEPT)
+        self._entries: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+
+    def begin_with(self, entries: Iterable[dict[str, Any]]) -> None:
+        """Begin with the attempts of an earlier process."""
+        self._entries.extendleft(reversed(list(entries)))
 
     def add(self, outcome: Outcome) -> None:
         """Add the outcome of an attempt."""
         if outcome.result is not Result.UNCHANGED:
-            self._entries.append(HistoryEntry(self._clock.now(), outcome))
+            self._entries.append(_history_document(self._clock.now(), outcome))
 
     def document(self) -> list[dict[str, Any]]:
-        """The attempts as JSON has them, the oldest first."""
-        return [entry.document() for entry in self._entries]
+        """The attempts, the oldest first."""
+        return list(self._entries)
+
+
+def _history_document(at: datetime, outcome: Outcome) -> dict[str, Any]:
+    """The outcome of one attempt, and the time of its end."""
+    document = outcome.document()
+    del document["diagnostics"]  # there may be many; the condition has the newest
+    errors = (each for each in outcome.diagnostics if each.severity == "error")
+    suggestion = outcome.advice or next((each.suggestion for each in errors if each.suggestion), None)
+    return {"time": at.strftime("%Y-%m-%dT%H:%M:%SZ"), **document, "suggestion": suggestion}
 
 
 class ResourceWarnings:

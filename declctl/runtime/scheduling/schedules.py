@@ -16,6 +16,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -159,11 +160,20 @@ class Schedules:
         self._log = log
         self._recorder = recorder
         self._schedules: dict[str, _Schedule] = {}  # by name, in manifest order; removed ones are the last
+        self._earlier_memos: dict[str, Memo] = {}  # of schedules that this process has not made yet
         self._started = False
         self._paused = False
         self._stopped = False
         self._woken = asyncio.Event()  # set when there is a new next time, or a call has returned
         self._returned = asyncio.Event()  # replaced at each end of a call, when it is set
+
+    def begin_with(self, memos: Mapping[str, Mapping[str, Any]]) -> None:
+        """Begin with the memos of the process before, by the name of a schedule."""
+        self._earlier_memos = {name: Memo(memo) for name, memo in memos.items()}
+
+    def memos(self) -> Mapping[str, Memo]:
+        """The memos of the schedules of the manifest, by name."""
+        return {name: each.memo for name, each in self._schedules.items() if not each.removed}
 
     @property
     def has_started(self) -> bool:
@@ -301,7 +311,8 @@ class Schedules:
     def _made(self, binding: ScheduleBinding) -> _Schedule:
         spec = binding.spec
         timer = ScheduleTimer(due_times(spec, self._clock), spec.missed_runs, self._clock)
-        return _Schedule(binding, timer, FailureLog(self._log, spec.name, clock=self._clock))
+        memo = self._earlier_memos.pop(spec.name, None) or Memo()
+        return _Schedule(binding, timer, FailureLog(self._log, spec.name, clock=self._clock), memo=memo)
 
     def _rebind(self, schedule: _Schedule, binding: ScheduleBinding) -> None:
         before, spec = schedule.binding, binding.spec

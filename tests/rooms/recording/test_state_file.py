@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 from declctl.errors import StateUnusable
 from declctl.recording.state_entries import (
     KeptCache,
+    KeptChange,
     KeptChanges,
+    KeptHandler,
+    KeptKey,
     KeptList,
+    KeptMark,
     KeptObject,
     StateEntry,
     StateHeader,
@@ -60,19 +64,45 @@ def _written(steps) -> list[tuple[list[StateEntry], dict[str, tuple[str, dict]]]
     return found
 
 
-@given(steps=STEPS, cut=st.floats(0, 1))
+MARKS = st.lists(
+    st.tuples(st.booleans(), st.sampled_from("ab"), st.sampled_from("klm"), st.booleans(), st.booleans())
+)
+
+
+def _marks(drawn) -> list[tuple[KeptMark, dict[str, tuple[bool, set[str]]]]]:
+    """Marks, each with the handlers that a reader knows then: whether by all keys, and with which."""
+    found, known = [], dict[str, tuple[bool, set[str]]]()
+    for is_done, handler, key, whole, is_known in drawn:
+        entry = KeptHandler(
+            handler, "Pod", [1], is_known, whole, [KeptKey(key, None if is_done else KeptChange())]
+        )
+        knew, before = known.get(handler, (False, set()))
+        before = set() if whole else before
+        after = before - {key} if is_done else before | {key}
+        # No other handler is there any more. One that was not known becomes it by all its keys.
+        known = {handler: (is_known and (whole or knew), after)}
+        found.append((KeptMark("digest", [entry]), known))
+    return found
+
+
+@given(steps=STEPS, marks=MARKS, cut=st.floats(0, 1))
 @settings(max_examples=150)
-def test_a_file_is_read_to_its_last_whole_block(steps, cut: float, tmp_path_factory) -> None:
-    """Wherever the process was killed: the caches are those of the moment of a block, none of a mixture."""
+def test_a_file_is_read_to_its_last_whole_mark(steps, marks, cut: float, tmp_path_factory) -> None:
+    """Wherever the process was killed: caches and handlers are those of one mark, and none of a mixture."""
     path = tmp_path_factory.mktemp("state")
     written = _written(steps)
     folder = StateFolder(path)
     file = folder.begin()
     file.append([HEADER, *(KeptCache(number, name, name, ["spec.x"]) for number, name in CACHES.items())])
     ends, begun = [], file.bytes
-    for entries, known in written:
+    # Where there are fewer marks than steps, some changes come before one mark.
+    every = max(1, -(-len(written) // max(1, len(marked := _marks(marks)))))
+    for number, (entries, known) in enumerate(written, 1):
         file.append(entries)
-        ends.append((file.bytes, known))
+        if number % every == 0 and marked:
+            mark, pending = marked.pop(0)
+            file.append([mark])
+            ends.append((file.bytes, known, pending))
     file.publish()
     file.close()
     length = int(cut * file.bytes)
@@ -82,11 +112,12 @@ def test_a_file_is_read_to_its_last_whole_block(steps, cut: float, tmp_path_fact
             folder.read()
     else:
         read = folder.read()
-        expected = [known for end, known in ends if end <= length]
+        expected = [(known, pending) for end, known, pending in ends if end <= length]
         assert read is not None
         assert read.header == HEADER
         found = {name: (each.version, each.objects) for name, each in read.caches.items()}
-        assert found == (expected[-1] if expected else {})
+        handlers = {name: (each.is_known, set(each.keys)) for name, each in read.handlers.items()}
+        assert (found, handlers) == (expected[-1] if expected else ({}, {}))
     folder.close()
 
 

@@ -1,0 +1,112 @@
+"""A listener that knows objects of an earlier process: it hears what is otherwise now, and a newcomer all."""
+
+import pytest
+
+from tests.rooms.informer.shapes import Informed, Recorder, informed, pod
+
+
+async def _first(names: str = "abc"):
+    """A source, and what a first process has kept of it."""
+    async with informed(*names) as first:
+        await first.rest()
+    informer = first.informer
+    records = {each.key: each for each in informer.indexer.list()}
+    return first.source, records, informer.last_sync_resource_version
+
+
+class _Next:
+    """The next process: a listener that knows the kept objects, and one that is new."""
+
+    def __init__(self, source, kept, version) -> None:
+        self.made = Informed(source=source)
+        self.informer, self.newcomer, self.knows = self.made.informer, self.made.listener, Recorder()
+        self.knows.folded = dict(kept)
+        self.informer.begin_with(list(kept.values()), version)
+        self.registration = self.informer.add_listener(self.knows, knows=lambda: kept)
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+async def test_who_knows_objects_hears_what_is_otherwise_now(compacted):
+    """With the states that it knows as the old ones, also where the server has compacted their version."""
+    source, kept, version = await _first()
+    source.modify(pod("a", node="n"))
+    source.delete("demo/b")
+    source.add(pod("d"))
+    if compacted:
+        source.compact()
+    process = _Next(source, kept, version)
+    assert not process.registration.received_initial.is_open
+    async with process.made.runs():
+        await process.made.clock.advance(5)
+        assert sorted(process.knows.lines()) == ["Added demo/d", "Deleted demo/b", "Modified demo/a"]
+        assert not any(each.initial for each in process.knows.told)
+        assert [each.final_state_unknown for each in process.knows.told if each.key == "demo/b"] == [True]
+        assert sorted(process.newcomer.lines()) == ["Added demo/a", "Added demo/c", "Added demo/d"]
+        assert process.registration.received_initial.is_open
+        source.modify(pod("c", node="n"))
+        await process.made.rest()
+        assert process.knows.lines()[-1] == process.newcomer.lines()[-1] == "Modified demo/c"
+    assert process.knows.faults == process.newcomer.faults == []
+
+
+async def test_an_object_that_was_made_anew_is_another_one():
+    """Its name alone is known."""
+    source, kept, version = await _first("ab")
+    source.delete("demo/a")
+    source.add(pod("a", uid="other"))
+    process = _Next(source, kept, version)
+    async with process.made.runs():
+        await process.made.clock.advance(5)
+        assert process.knows.lines() == ["Deleted demo/a", "Added demo/a"]
+    assert process.knows.faults == []
+
+
+async def test_of_a_server_that_was_put_back_the_differences_are_heard():
+    """As by a process that has run all the time: what is lost is deleted, also of one version used again."""
+    source, _, _ = await _first("a")
+    backup = source.save()
+    source.add(pod("lost"))
+    source.modify(pod("a", node="first"))
+    again = Informed(source=source)
+    async with again.runs():
+        await again.rest()
+    kept = {each.key: each for each in again.informer.indexer.list()}
+    source.restore(backup)
+    source.advance()
+    source.modify(pod("a", node="other"))
+    process = _Next(source, kept, again.informer.last_sync_resource_version)
+    async with process.made.runs():
+        await process.made.clock.advance(10)
+        assert sorted(process.knows.lines()) == ["Deleted demo/lost", "Modified demo/a"]
+    assert process.knows.faults == []
+
+
+async def test_of_another_cluster_all_is_heard_as_of_a_first_list():
+    """Nothing is deleted that was never here."""
+    _, kept, version = await _first("ab")
+    other, _, _ = await _first("a")
+    other.delete("demo/a")
+    other.add(pod("a", uid="of the other cluster"))
+    process = _Next(other, kept, version)
+    process.knows.folded = {}
+    async with process.made.runs():
+        await process.made.clock.advance(10)
+        assert process.knows.lines() == process.newcomer.lines() == ["Added demo/a"]
+        assert all(each.initial for each in process.knows.told)
+    assert process.knows.faults == []
+
+
+async def test_who_comes_after_the_sync_hears_the_differences_at_once():
+    """A handler that a leader starts later than its caches."""
+    source, kept, version = await _first("ab")
+    process = _Next(source, kept, version)
+    async with process.made.runs():
+        await process.made.clock.advance(5)
+        source.modify(pod("a", node="n"))
+        await process.made.rest()
+        late = Recorder()
+        late.folded = dict(kept)
+        process.informer.add_listener(late, knows=lambda: kept)
+        await process.made.rest()
+        assert late.lines() == ["Modified demo/a"]
+    assert late.faults == []
