@@ -137,8 +137,6 @@ SECRET_VALUE: Final = _code(
     "DCL057", "The value of a `secretKeyRef` can't be read: the cluster lacks the Secret or the key."
 )
 
-SHARDING: Final = _code("DCL074", "`sharding` is not done yet by this version.")
-
 PLUGIN_NOT_INSTALLED: Final = _code("DCL080", "A plugin that the manifest lists is not installed.")
 PLUGIN_VERSION: Final = _code(
     "DCL081", "The installed version of a plugin is outside the range that the manifest allows."

@@ -390,10 +390,17 @@ def nested(kind: type[_Spec], *, optional: bool = False, live: bool = True) -> A
     return _declared(piece if live else restart(piece), read, default=None if optional else usual)
 
 
-def nested_record(kind: type[_Spec], *, required: bool = False) -> Any:
-    """A field that is a mapping of type `kind`, which may have required fields; None if it is absent."""
+def nested_record(kind: type[_Spec], *, required: bool = False, live: bool = True) -> Any:
+    """A field that is a mapping of type `kind`, which may have required fields; None if it is absent.
+
+    Without `live`, a change of the mapping takes effect when the process starts again.
+    """
+    piece = schema_of(kind)
     return _declared(
-        schema_of(kind), lambda value, path: build(kind, value, path), default=None, required=required
+        piece if live else restart(piece),
+        lambda value, path: build(kind, value, path),
+        default=None,
+        required=required,
     )
 
 

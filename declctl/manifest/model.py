@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar
 
-from declctl import codes
 from declctl.manifest.fields import (
     LocatedSpec,
     Schema,
@@ -36,7 +35,6 @@ from declctl.manifest.fields import (
     read_label_selector,
     record,
     reference,
-    refused,
     restart,
     schema_of,
     text,
@@ -46,6 +44,7 @@ from declctl.manifest.values import Address, EntryPoint, FrozenJson, Json, items
 from declctl.objects import GroupVersionKind
 from declctl.objects.expressions import compile_expression
 from declctl.objects.fields import FieldPath
+from declctl.objects.shards import Sharding, ShardKey
 
 ALL_EVENTS = ("Added", "Modified", "Deleted", "Resync")
 _SNAPSHOTS = listing(
@@ -388,6 +387,13 @@ class ResourceSpec(LocatedSpec):
         ),
         read=lambda value: CacheMode(value_at(value, "mode") or CacheMode.FRAMES),
         absent=CacheMode.FRAMES,
+    )
+    sharded: bool = field(
+        flag(
+            "Whether processes with spec.sharding share its objects. With false, each process watches and "
+            "caches all of them, such as settings, and the process with slot 0 handles them.",
+            default=True,
+        )
     )
     indexers: tuple[IndexerSpec, ...] = nested_list(IndexerSpec, "Indexes.")
 
@@ -1279,6 +1285,80 @@ class LeaderElectionSpec(LocatedSpec):
 
 
 @dataclass(frozen=True, slots=True)
+class ShardingSpec(LocatedSpec):
+    """The sharing of objects among several processes. Durations are in seconds.
+
+    `lease_name` is None for the name of the controller. `namespace` is None for that of the process.
+    """
+
+    ABOUT = about(
+        "How several processes share the objects. Objects are cut into slots by a hash; each slot has a "
+        "Lease, and its holder alone calls handlers for these objects, and writes.",
+        hints={"shards": "slots", "replicas": "slots", "key": "by", "resourceNamespace": "namespace"},
+    )
+    slots: int = field(
+        whole(
+            "Into how many slots the objects are cut. No more processes than that have work. All processes "
+            "need the same number: a change takes the end of all of them.",
+            minimum=1,
+            maximum=4096,
+            examples=[16],
+        ),
+        required=True,
+    )
+    by: ShardKey = option(
+        ShardKey,
+        "What is hashed. Namespace: all objects of a namespace are in one slot, so that handlers have owners "
+        "and children together; objects without a namespace are cut by uid. UID: each object alone, for "
+        "handlers that need no other sharded object.",
+        default=ShardKey.NAMESPACE,
+    )
+    lease_duration: float = field(
+        duration(
+            "The time after the last renewal that another process has seen, after which it takes a slot.",
+            minimum=1,
+            default="15s",
+        )
+    )
+    renew_deadline: float = field(
+        duration(
+            "The time after its last renewal of a slot for which a process acts and writes for it. Shorter "
+            "than leaseDuration.",
+            minimum=0.5,
+            default="10s",
+        )
+    )
+    retry_period: float = field(
+        duration(
+            "The time between two requests for a Lease. renewDeadline is longer than 1.2 of them.",
+            minimum=0.1,
+            default="2s",
+        )
+    )
+    lease_name: str | None = field(
+        text(
+            "What the names of the Leases begin with, as in NAME-shard-0 and NAME-member-0; by default the "
+            "name of the controller.",
+            value="label",
+            examples=["pod-guard"],
+        )
+    )
+    namespace: str | None = field(
+        text(
+            "The namespace of the Leases; by default that of the pod. Outside of a cluster it is needed, "
+            "unless `declctl run` has --namespace or follows a ConfigMap.",
+            value="label",
+            examples=["team-a"],
+        )
+    )
+
+    @property
+    def sharding(self) -> Sharding:
+        """How objects are cut."""
+        return Sharding(self.slots, self.by)
+
+
+@dataclass(frozen=True, slots=True)
 class TlsFiles:
     """The files of a certificate with its chain, and of its private key, both in PEM."""
 
@@ -1426,9 +1506,7 @@ class ControllerSpec(LocatedSpec):
     reload: ReloadSpec = nested(ReloadSpec)
     leader_election: LeaderElectionSpec = nested(LeaderElectionSpec, live=False)
     state: StateSpec = nested(StateSpec, live=False)
-    sharding: ClassVar[Schema] = restart(
-        refused(mapping("How several processes share the objects."), codes.SHARDING, accepts=({},))
-    )
+    sharding: ShardingSpec | None = nested_record(ShardingSpec, live=False)
     admin: AdminSpec = nested(AdminSpec)
     metrics: MetricsSpec = nested(MetricsSpec, live=False)
 

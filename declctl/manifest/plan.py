@@ -28,6 +28,7 @@ from declctl.manifest.model import (
     ReplayPolicy,
     ResourceSpec,
     ScheduleSpec,
+    ShardingSpec,
     StateSpec,
     WritesSpec,
 )
@@ -65,9 +66,10 @@ class WatchKey:
     transform: TransformId = TransformId()
     cache: CacheMode = CacheMode.FRAMES
     namespace_selector: str = ""  # by labels of namespaces; empty for one namespace, or for all
+    sharded: bool = False  # whether it has the objects of held shards alone
 
     def __str__(self) -> str:
-        what = f"{self.api_version} {self.kind}{_KEPT[self.cache]}"
+        what = f"{self.api_version} {self.kind}{_KEPT[self.cache]}{' of held slots' if self.sharded else ''}"
         selectors = [part for part in (self.label_selector, self.field_selector) if part]
         where = f"in {self.namespace}" if self.namespace else "in all namespaces"
         if self.namespace_selector:
@@ -114,6 +116,11 @@ class ResourcePlan:
         )
 
     @property
+    def sharded(self) -> bool:
+        """Whether processes share its objects. False for all resources without a sharding."""
+        return self.watches[0].sharded
+
+    @property
     def names_namespaces(self) -> bool:
         """Whether it is limited to some namespaces."""
         return self.namespaces is not None or bool(self.namespace_selector)
@@ -151,12 +158,17 @@ class Plan:
     leader_election: LeaderElectionSpec = NO_ELECTION
     metrics: MetricsSpec = NO_METRICS_ADDRESS
     state: StateSpec = NO_STATE
+    sharding: ShardingSpec | None = None
 
 
 def plan(controller: ControllerSpec) -> Plan:
     """The plan of a manifest."""
     children = _children(controller)
-    resources = tuple(_resource(spec, is_child=spec.name in children) for spec in controller.resources)
+    is_sharded = controller.sharding is not None
+    resources = tuple(
+        _resource(spec, is_child=spec.name in children, sharded=is_sharded and spec.sharded)
+        for spec in controller.resources
+    )
     # Of a shared queue, the handlers that name no concurrency have the default, which is the lowest.
     workers: dict[str, int] = {}
     for spec in controller.handlers:
@@ -176,6 +188,7 @@ def plan(controller: ControllerSpec) -> Plan:
         leader_election=controller.leader_election,
         metrics=controller.metrics,
         state=controller.state,
+        sharding=controller.sharding,
     )
 
 
@@ -205,10 +218,10 @@ def _children(controller: ControllerSpec) -> frozenset[str]:
     )
 
 
-def _resource(spec: ResourceSpec, *, is_child: bool) -> ResourcePlan:
+def _resource(spec: ResourceSpec, *, is_child: bool, sharded: bool) -> ResourcePlan:
     return ResourcePlan(
         name=spec.name,
-        watches=_watch_keys(spec, is_child=is_child),
+        watches=_watch_keys(spec, is_child=is_child, sharded=sharded),
         indexers=spec.indexers,
         resync_period=spec.resync_period or 0.0,
         idle_timeout=spec.idle_timeout,
@@ -220,7 +233,7 @@ def _resource(spec: ResourceSpec, *, is_child: bool) -> ResourcePlan:
     )
 
 
-def _watch_keys(spec: ResourceSpec, *, is_child: bool) -> tuple[WatchKey, ...]:
+def _watch_keys(spec: ResourceSpec, *, is_child: bool, sharded: bool) -> tuple[WatchKey, ...]:
     dropped = spec.transform.drop_fields
     if dropped is None:
         is_whole = spec.cache is not CacheMode.METADATA_ONLY and spec.transform.entry_point is None
@@ -237,6 +250,7 @@ def _watch_keys(spec: ResourceSpec, *, is_child: bool) -> tuple[WatchKey, ...]:
             transform,
             spec.cache,
             spec.namespace_selector,
+            sharded,
         )
         for namespace in spec.namespaces or (None,)
         for field_selector in _field_selectors(spec)
