@@ -140,6 +140,11 @@ class ShardScope:
         return self.shard_of(record) in self._listed
 
     @property
+    def listed_shards(self) -> frozenset[int]:
+        """The held shards of which a list is in the store."""
+        return frozenset(self._listed)
+
+    @property
     def all_listed(self) -> bool:
         """Whether a list of each held shard is in the store."""
         return len(self._listed) == len(self.held)

@@ -5,7 +5,7 @@ weight of a value, and the merge of two values of one key, which limits the weig
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, takewhile
 from typing import Any, TypeVar
 
@@ -161,7 +161,7 @@ class ChangeQueue(KeyQueue[str, T]):
             keys = {item.key for item in self._until(_RESTING)}
             if not keys:
                 return False, 0
-            dropped = self._drop_unnoted(lambda: self._drop(but=keys, retries=False))
+            dropped = self._drop_unnoted(lambda: self._drop(lambda head: head.key not in keys, retries=False))
             self._end_rests()
             self._dropped += dropped
             return True, dropped
@@ -265,13 +265,16 @@ class ChangeQueue(KeyQueue[str, T]):
             self._move(item, self._epochs.newest)
 
     def _drop_all(self) -> int:
-        return self._drop(but=(), retries=True)
+        return self._drop(lambda _: True, retries=True)
 
-    def _drop(self, *, but: Collection[str], retries: bool) -> int:
-        """Drop what waits, but for the values of some keys; returns the number."""
+    def _drop_chosen(self, chosen: Callable[[Item[str, T]], bool]) -> int:
+        return self._drop(chosen, retries=True)
+
+    def _drop(self, chosen: Callable[[Item[str, T]], bool], *, retries: bool) -> int:
+        """Drop what waits of the keys whose first items are chosen; returns the number."""
         dropped = 0
         for key, head in tuple(self._heads.items()):
-            if key in but:
+            if not chosen(head):
                 continue
             items, head.behind = head.behind or [], None
             if not head.is_taken and (retries or not head.attempts):

@@ -248,6 +248,10 @@ class KeyQueue(ABC, Generic[K, T]):
         """Drop all items but those that workers have; returns how many count as dropped."""
 
     @abstractmethod
+    def _drop_chosen(self, chosen: Callable[[Item[K, T]], bool]) -> int:
+        """Drop the chosen ones of the items that no worker has; returns how many count as dropped."""
+
+    @abstractmethod
     def _pending_of(self, key: K) -> Item[K, T] | None:
         """What a worker may take of a key, now or later; None for nothing, or if a worker has the key."""
 
@@ -413,6 +417,22 @@ class KeyQueue(ABC, Generic[K, T]):
             if self.budget is not None:
                 self.budget.leave(self)
             return dropped
+
+    def drop_chosen(self, chosen: Callable[[Item[K, T]], bool]) -> int:
+        """Drop the chosen ones of the items that wait, rest or back off; returns how many. O(n).
+
+        Of a key with several values, the first one decides, and what waits behind it goes with it. `chosen`
+        is called under the lock.
+        """
+        with self._lock:
+            dropped = self._drop_chosen(chosen)
+            self._dropped += dropped
+            return dropped
+
+    def taken(self) -> Sequence[Item[K, T]]:
+        """The items that workers have."""
+        with self._lock:
+            return tuple(self._out.values())
 
     @property
     def idle(self) -> bool:

@@ -4,7 +4,7 @@ It is the queue of a reconciler. Client-go's work queues (`queue`) are built of 
 """
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from enum import Enum, IntEnum, auto
 from itertools import islice
 from typing import Protocol, TypeVar
@@ -123,6 +123,10 @@ class Gate(Protocol[K]):
 
     def next_due(self) -> float | None:
         """Seconds until `take_released` has to be called; None without keys."""
+        ...
+
+    def forget(self, key: K) -> None:
+        """Hold a key back no longer, and release it never: it is not in the queue any more."""
         ...
 
     def clear(self) -> None:
@@ -420,6 +424,24 @@ class ReconcileQueue(KeyQueue[K, Reasons]):
             items.clear()
         if self._gate is not None:
             self._gate.clear()
+        return dropped
+
+    def _drop_chosen(self, chosen: Callable[[Item[K, Reasons]], bool]) -> int:
+        dropped = 0
+        for items in (self._waiting, self._resting, self._delayed):
+            for item in tuple(items.values()):
+                if not chosen(item):
+                    continue
+                del items[item.key]
+                dropped += item.state is not _REQUEUED
+                self._taken -= item.attempts > 0
+                if item.state is _AWAITS_CACHE and self._gate is not None:
+                    self._gate.forget(item.key)
+                if item.in_row:
+                    self._rows[item.priority].leave(item)
+                if item.due is not None:
+                    self._end_delay(item)
+                self._leave(item)
         return dropped
 
     def _pending_of(self, key: K) -> Item[K, Reasons] | None:

@@ -19,12 +19,14 @@ from declctl.decoding.projection import Projection
 from declctl.errors import CacheError, ReloadRefused
 from declctl.informer.applier import Reprojection
 from declctl.informer.informer import SharedIndexInformer
+from declctl.informer.scope import ShardScope
 from declctl.informer.source import SourceProvider
 from declctl.informer.stores.indices import FieldIndex
 from declctl.informer.stores.lister import Lister
-from declctl.kit import Clock
-from declctl.objects import FieldPath, ObjectView
+from declctl.kit import Clock, Latch
+from declctl.objects import FieldPath, GroupVersionKind, ObjectView, Resource
 from declctl.objects.differences import Mutation
+from declctl.runtime.caching.held_shards import HeldShards
 from declctl.runtime.caching.identities import (
     CacheIdentity,
     codec_of,
@@ -163,10 +165,14 @@ class InformerPool:
         clock: Clock,
         recorder: Recorder | None = None,
         state: KeepsCaches | None = None,
+        shards: HeldShards | None = None,
+        known: Callable[[GroupVersionKind], Resource | None] = lambda _: None,
     ) -> None:
         self._cluster = cluster
         self._recorder = recorder
         self._state = state
+        self._shards = shards  # of this process; None without a sharding
+        self._known = known  # a resource that was discovered
         self._tasks = tasks  # runs the informers
         self._clock = clock
         self._namespaces = NamespaceSelectors(cluster, tasks=tasks, clock=clock, recorder=recorder)
@@ -207,6 +213,7 @@ class InformerPool:
                 namespaces=self._namespaces.of,
                 clock=self._clock,
                 staged=is_beside,
+                scope=self._new_scope(identity),
             )
             for identity, existing in found.items()
             if existing is None
@@ -225,6 +232,8 @@ class InformerPool:
         self._cached.update(made)
         for cached in made.values():
             cached.informer.set_watch_error_handler(self._call_on_fault)
+            if self._shards is not None and cached.informer.scope is not None:
+                cached.informer.widen(self._shards.held)
             if self._recorder is not None:
                 self._recorder.follow(cached.identity.watch, cached.informer, cached.codec)
             if self._state is not None:
@@ -319,6 +328,7 @@ class InformerPool:
             index.publish()
         for cached in staged.new_informers:
             cached.commit(self._users(cached))
+        self.open_shards()
         for cached, reprojection in staged.reprojections.items():
             del self._cached[cached.identity]
             cached.identity = staged.new_identities[cached]
@@ -389,6 +399,40 @@ class InformerPool:
             namespaces=requirement.plan.namespaces,
             view=view,
         )
+
+    # Shards
+
+    def _new_scope(self, identity: CacheIdentity) -> ShardScope | None:
+        if self._shards is None or not identity.watch.sharded:
+            return None
+        found = self._known(GroupVersionKind.of(identity.watch.api_version, identity.watch.kind))
+        return self._shards.new_scope(is_namespaced=found is None or found.namespaced)
+
+    def scoped(self) -> Sequence[ManagedInformer]:
+        """The caches of sharded resources that a generation uses."""
+        return [c for c in self.all() if c.informer.scope is not None and c.generation_count]
+
+    def open_shards(self) -> None:
+        """Let listeners be told of all shards that are open in the process, in the caches that have them."""
+        for cached in self.all():
+            if self._shards is not None and (scope := cached.informer.scope) is not None:
+                cached.informer.open_shards(self._shards.open & scope.listed_shards)
+
+    def close_shard(self, shard: int) -> None:
+        """Let no listener be told of a shard any more."""
+        for cached in self.all():
+            if cached.informer.scope is not None:
+                cached.informer.close_shards([shard])
+
+    def narrow(self, shard: int) -> None:
+        """Let the objects of a shard leave all caches; no listener is told."""
+        for cached in self.all():
+            if cached.informer.scope is not None:
+                cached.informer.narrow([shard])
+
+    def widen(self, shard: int) -> Sequence[Latch]:
+        """Have a shard in all caches; returns latches that open when it is listed in the caches."""
+        return [c.informer.widen([shard]) for c in self.all() if c.informer.scope is not None]
 
     def request_counts(self) -> RequestCounts:
         """The requests to the server since `prepare`, and those of them that were not planned."""

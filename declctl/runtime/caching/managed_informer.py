@@ -26,6 +26,7 @@ from declctl.errors import ReloadRefused
 from declctl.informer.informer import SharedIndexInformer
 from declctl.informer.reflector.namespaces import NamespaceSet, SourcesByNamespace
 from declctl.informer.reflector.reflector import ReflectorOptions
+from declctl.informer.scope import ShardScope
 from declctl.informer.source import Source, SourceProvider, SupportsDecodeRunner
 from declctl.informer.stores.indices import FieldIndex, FunctionIndex, IndexFunc, StaleObjects, function_index
 from declctl.kit import Clock
@@ -291,10 +292,11 @@ def make_informer(
     namespaces: Callable[[str], NamespaceSet],
     clock: Clock,
     staged: bool,
+    scope: ShardScope | None = None,
 ) -> ManagedInformer:
     """Make an empty cache that is not started and counts no user yet.
 
-    `namespaces` returns the namespaces that a selector matches.
+    `namespaces` returns the namespaces that a selector matches. `scope` is that of a sharded resource.
 
     With `staged`, a generation runs beside the one that needs the cache, so no new user code runs on the
     loop: the indexes by functions are left out and built after the sync, and a thread transforms the listed
@@ -334,6 +336,7 @@ def make_informer(
             for index in user.indexes
             if not staged or isinstance(index.function, FieldIndex)
         },
+        scope=scope,
     )
     cached = ManagedInformer(identity, informer, codec, transform=latest, mutations=detector_of(codec))
     if staged and transform is not None:

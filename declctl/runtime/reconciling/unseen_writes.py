@@ -234,6 +234,16 @@ class UnseenWrites:
             self._await_time = [(min(until, now), key) for until, key in self._await_time]
             heapify(self._await_time)
 
+    def forget(self, key: str) -> None:
+        """Hold a key back no longer, and release it never: it has left the queue."""
+        with self._lock:
+            if (held := self._held.pop(key, None)) is not None:
+                self.others -= held.counts
+                self._await_others = [each for each in self._await_others if each[2] != key]
+                self._await_time = [each for each in self._await_time if each[1] != key]
+                heapify(self._await_others)
+                heapify(self._await_time)
+
     def clear(self) -> None:
         """Hold no key back any longer."""
         with self._lock:
