@@ -16,85 +16,27 @@ middle of calls, which can't be stopped; a new process has none of them.
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
 
 import msgspec
 from msgspec.structs import replace
 
-from declctl.errors import ApiError, NotFound, NotLeader
+from declctl.errors import ApiError, NotFound
 from declctl.informer.freshness import present_version, provable_reflectors, prove_fresh
 from declctl.informer.informer import SharedIndexInformer
 from declctl.informer.source import Source, has_selector
 from declctl.kit import Clock
 from declctl.leadership import LeaderCallbacks, LeaderElector, LeadershipStatus, LeaseLock, LeaseTimes
 from declctl.manifest.model import Followers, LeaderElectionSpec
-from declctl.objects import KubeObject
 from declctl.objects.refusals import granting_command
 from declctl.runtime.caching.managed_informer import ManagedInformer
+from declctl.runtime.fencing import FencedSender
 from declctl.runtime.log import Log
 from declctl.transport import Client
 
 _FIRST_RETRY, _LONGEST_RETRY = 0.5, 10.0  # seconds between LISTs of the present version that fail
 _SILENCE = 60.0  # seconds between two log lines about a takeover that waits
-_NO_PARAMS: Mapping[str, str] = MappingProxyType({})
-_READS = ("GET", "HEAD")
 GroupKind = tuple[str, str]
 _NAMESPACES: GroupKind = ("", "Namespace")
-
-
-class LeaderSender:
-    """Sends the writes of handlers while this process leads. Used on the machinery loop.
-
-    The check is made right before the first byte. `cut` ends the writes that are
-    under way. Reads pass.
-    """
-
-    def __init__(self, sender: Client, may_write: Callable[[], bool]) -> None:
-        self._sender = sender
-        self._may_write = may_write
-        self._under_way: set[asyncio.Future[KubeObject]] = set()  # writes that have not been answered
-        self._lost = False  # `cut` was called
-
-    async def request_json(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, str] = _NO_PARAMS,
-        body: KubeObject | Sequence[KubeObject] | None = None,
-        content_type: str = "application/json",
-    ) -> KubeObject:
-        """As that of the client. A write raises NotLeader if it is not sent, or was cut off."""
-        if method in _READS:
-            return await self._sender.request_json(method, path, params=params)
-
-        def check() -> None:
-            if not self._may_write():
-                raise NotLeader(f"{method} {path} was not sent: this process does not lead")
-
-        request = self._sender.request_json(
-            method, path, params=params, body=body, content_type=content_type, before_send=check
-        )
-        sending = asyncio.ensure_future(request)
-        self._under_way.add(sending)
-        try:
-            return await sending
-        except asyncio.CancelledError:
-            if not self._lost or not sending.cancelled():
-                raise
-            raise NotLeader(
-                f"{method} {path} was under way when this process lost the lease: whether it took effect is "
-                "not known"
-            ) from None
-        finally:
-            self._under_way.discard(sending)
-
-    def cut(self) -> int:
-        """Cancel the writes that are under way, as the lease is lost; returns how many there were."""
-        self._lost = True
-        for sending in self._under_way:
-            sending.cancel()
-        return len(self._under_way)
 
 
 class TakeoverSteps(msgspec.Struct, frozen=True):
@@ -140,7 +82,7 @@ class Candidate:
                 on_new_leader=self._announce,
             ),
         )
-        self.sender = LeaderSender(client, self.permits_write)
+        self.sender = FencedSender(client, lambda _: self.refusal())
         self._refused = 0  # writes
         self._counting = threading.Lock()  # guards `_refused`
         self._steps: TakeoverSteps | None = None  # of `run`
@@ -164,13 +106,13 @@ class Candidate:
         """Whether this process may write now; false at the deadline, whatever its loop does. Any thread."""
         return self._elector.may_write()
 
-    def permits_write(self) -> bool:
-        """The same, for a write: counts those that are refused. From any thread."""
+    def refusal(self) -> str:
+        """Why a write must not be sent now; empty if it may be. Counts refusals. From any thread."""
         if self._elector.may_write():
-            return True
+            return ""
         with self._counting:
             self._refused += 1
-        return False
+        return "this process does not lead"
 
     @property
     def seconds_to_end(self) -> float:
@@ -379,7 +321,7 @@ class Candidate:
         if self._releasing:
             return
         self._lost = why
-        cut = self.sender.cut()
+        cut = self.sender.cut(lambda _: True)
         assert self._steps is not None
         running = self._steps.end()
         left = f"; {running} calls were cancelled or left" if running else ""

@@ -275,14 +275,14 @@ class Client:
         return self._official.synchronous()
 
     def guard_writes(
-        self, may_write: Callable[[], bool], *, dry_run: bool, gate: ClientGate | None = None
+        self, refusal: Callable[[], str], *, dry_run: bool, gate: ClientGate | None = None
     ) -> None:
-        """Let writes of the official clients raise NotLeader unless `may_write()`, and have `dryRun=All`.
+        """Let writes of the official clients raise NotLeader for a `refusal()`, and have `dryRun=All`.
 
         `gate` limits their rate, and receives each write after its end. A client that the caller of
         `from_api_client` has given is not guarded.
         """
-        self._official.guard.may_write = may_write
+        self._official.guard.refusal = refusal
         self._official.guard.dry_run = dry_run
         self._official.guard.gate = gate
 

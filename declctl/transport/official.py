@@ -339,7 +339,8 @@ class WriteGuard:
 
     It counts all requests by `count`, gives warnings of answers to `warned`, and guards writes:
 
-    - `may_write`: False while this process does not lead; writes raise NotLeader then. It is asked before a
+    - `refusal`: why a write must not be sent, as this process does not lead; empty if it may be. Writes raise
+      NotLeader with it. It is asked before a
       write waits for the gate, and in the call that sends the first byte of each attempt.
     - `dry_run`: writes have `dryRun=All`.
     - `gate`: limits their rate and receives them; None for no limit.
@@ -353,7 +354,7 @@ class WriteGuard:
     ) -> None:
         self._count = count
         self._warned = warned
-        self.may_write: Callable[[], bool] = _always
+        self.refusal: Callable[[], str] = _nothing_refused
         self.dry_run = False
         self.gate: ClientGate | None = None
         self.observer: ClientObserver | None = None
@@ -473,15 +474,15 @@ class WriteGuard:
 
     def refuse_unless_leading(self, method: str, url: str) -> None:
         """Raise NotLeader for a write of a process that does not lead."""
-        if method not in _READS and not self.may_write():
-            raise NotLeader(f"{method} {urlsplit(url).path} was not sent: this process does not lead")
+        if method not in _READS and (why := self.refusal()):
+            raise NotLeader(f"{method} {urlsplit(url).path} was not sent: {why}")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "WriteGuard":
         return self  # copies of a configuration have the same guard
 
 
-def _always() -> bool:
-    return True
+def _nothing_refused() -> str:
+    return ""
 
 
 def _tell_nobody(_status: int, _body: bytes) -> None:

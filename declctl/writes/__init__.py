@@ -18,7 +18,7 @@ from declctl.writes.finalizers import (
     find_in_any,
     is_being_deleted,
 )
-from declctl.writes.gate import OnWritten, Propagation, WriteGate
+from declctl.writes.gate import OnWritten, Propagation, WriteGate, WriteRefusal, current_write
 from declctl.writes.ledger import (
     KindWrites,
     WriteLedger,
@@ -64,6 +64,8 @@ __all__ = [
     "Writable",
     "WriteBudget",
     "WriteGate",
+    "WriteRefusal",
+    "current_write",
     "WriteLedger",
     "WriteOrigin",
     "WritePolicy",

@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
@@ -69,6 +70,10 @@ Propagation = Literal["Background", "Foreground", "Orphan"]
 """What becomes of objects that a deleted object owns: they are deleted after it, or before it, or stay."""
 WantsLive = Callable[[WriteOrigin], bool]
 """Whether the live object is worth a read before a write of a call."""
+WriteRefusal = Callable[[WriteOrigin], str]
+"""Why a write of a call must not be sent now; empty if it may be. From any thread."""
+current_write: ContextVar[WriteOrigin | None] = ContextVar("current_write", default=None)
+"""The call whose write this task sends; None outside of a `WriteGate`."""
 OnWritten = Callable[[Written, WriteOrigin, KubeObject | None], None]
 """Called on the loop of the gate after each write that the server has stored, or would store in a dry run.
 
@@ -138,10 +143,16 @@ def no_version(_kind: GroupVersionKind, _key: ObjectKey) -> str:
     return ""
 
 
+def refuse_nothing(_: WriteOrigin) -> str:
+    """No write is refused."""
+    return ""
+
+
 class WriteGate:
     """Sends writes. Used on one loop, that of `sender`.
 
-    - `may_write`: False while this process does not lead; such a write does not wait for the budget.
+    - `refusal`: why a write of a call must not be sent, as this process does not lead; empty if it may be. Such
+      a write does not wait for the budget.
     - `dry_run`: each request has `dryRun=All`; the server checks it and stores nothing.
     - `budget`: the client-side rate limit; by default 50 writes a second, and 100 at once.
     - `cached_version`: that of an object when it is written, to tell whether the write has changed it.
@@ -158,7 +169,7 @@ class WriteGate:
         ledger: WriteLedger,
         *,
         clock: Clock,
-        may_write: Callable[[], bool] = lambda: True,
+        refusal: WriteRefusal = refuse_nothing,
         dry_run: bool = False,
         budget: WriteBudget | None = None,
         cached_version: CachedVersion = no_version,
@@ -171,7 +182,7 @@ class WriteGate:
         self._sender = sender
         self._ledger = ledger
         self._clock = clock
-        self._may_write = may_write
+        self._refusal = refusal
         self._budget = budget or WriteBudget(clock=clock)
         self._cached_version = cached_version
         self._versions: dict[str, str] = {}  # of the last answers, by uid
@@ -197,10 +208,10 @@ class WriteGate:
             elif self._wants_live(origin):
                 with suppress(ApiError):  # the handler may have no right to read, and has not asked for it
                     live = await self._live(write)
-            if not self._may_write():
-                what = f"{write.verb} of {write.resource} {write.key}"
-                raise NotLeader(f"{what} was not sent: this process does not lead")
+            if why := self._refusal(origin):
+                raise NotLeader(f"{write.verb} of {write.resource} {write.key} was not sent: {why}")
             await self._budget.take(origin.handler)
+            current_write.set(origin)  # of this task, and of those that it begins: the sender asks again
             written = await self._sent(write, attempts, digest)
         except BaseException as error:
             shown = exception_text(error) or type(error).__name__

@@ -46,7 +46,9 @@ from declctl.writes.gate import (
     WantsLive,
     WarningLog,
     WriteGate,
+    WriteRefusal,
     no_version,
+    refuse_nothing,
 )
 from declctl.writes.ledger import WriteLedger, WriteOrigin, WriteVerb, Written
 from declctl.writes.one_object import ObjectReference, read_object
@@ -271,9 +273,7 @@ class WriterParts(msgspec.Struct, frozen=True):
 class WritePolicy(msgspec.Struct, frozen=True):
     """What decides over all writes of a process."""
 
-    may_write: Callable[[], bool] = msgspec.field(
-        default=lambda: True
-    )  # False while this process does not lead
+    refusal: WriteRefusal = refuse_nothing  # why a write must not be sent
     dry_run: bool = False
     on_written: OnWritten | None = None  # called after each write that the server has stored
     on_dry_run: OnWritten | None = None  # called after each write of a dry run
@@ -317,7 +317,7 @@ class WriterFactory:
             sender,
             ledger,
             clock=clock,
-            may_write=policy.may_write,
+            refusal=policy.refusal,
             dry_run=policy.dry_run,
             budget=self.budget,
             cached_version=policy.cached_version,

@@ -409,30 +409,28 @@ class InformerPool:
         return self._shards.new_scope(is_namespaced=found is None or found.namespaced)
 
     def scoped(self) -> Sequence[ManagedInformer]:
-        """The caches of sharded resources that a generation uses."""
-        return [c for c in self.all() if c.informer.scope is not None and c.generation_count]
+        """The caches of sharded resources."""
+        return [cached for cached in self.all() if cached.informer.scope is not None]
 
     def open_shards(self) -> None:
         """Let listeners be told of all shards that are open in the process, in the caches that have them."""
-        for cached in self.all():
+        for cached in self.scoped():
             if self._shards is not None and (scope := cached.informer.scope) is not None:
                 cached.informer.open_shards(self._shards.open & scope.listed_shards)
 
     def close_shard(self, shard: int) -> None:
         """Let no listener be told of a shard any more."""
-        for cached in self.all():
-            if cached.informer.scope is not None:
-                cached.informer.close_shards([shard])
+        for cached in self.scoped():
+            cached.informer.close_shards([shard])
 
     def narrow(self, shard: int) -> None:
         """Let the objects of a shard leave all caches; no listener is told."""
-        for cached in self.all():
-            if cached.informer.scope is not None:
-                cached.informer.narrow([shard])
+        for cached in self.scoped():
+            cached.informer.narrow([shard])
 
     def widen(self, shard: int) -> Sequence[Latch]:
         """Have a shard in all caches; returns latches that open when it is listed in the caches."""
-        return [c.informer.widen([shard]) for c in self.all() if c.informer.scope is not None]
+        return [cached.informer.widen([shard]) for cached in self.scoped()]
 
     def request_counts(self) -> RequestCounts:
         """The requests to the server since `prepare`, and those of them that were not planned."""

@@ -87,6 +87,10 @@ class Isolation(Protocol):
         """End the calls that run, with their processes; `why` is their failure, in words."""
         ...
 
+    def stop_call(self, key: str, why: str) -> None:
+        """End the call for one key, with its process."""
+        ...
+
     def statistics(self) -> IsolationStatistics:
         """The figures of this moment."""
         ...

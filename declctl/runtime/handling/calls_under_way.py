@@ -190,17 +190,46 @@ class CallsUnderWay(Generic[T]):
         if isolation is not None:
             isolation.stop_calls(f"it outlived {at}")
         for invocation in stuck:
-            invocation.cancelled_at = at
-            scope = invocation.scope  # read once: its worker may end the call at this moment
-            if scope is not None and invocation.loop is not None:
-                invocation.loop.call_soon_threadsafe(_cancel, scope)
-                why = f"it goes on, though it was cancelled at {at}"
-                self._give_up_in(CANCEL_SECONDS, invocation, why)
-            elif isolation is not None:
-                self._give_up_in(CANCEL_SECONDS, invocation, f"it outlived {at}")
-            elif not invocation.revoke():  # a revoked call fails at once, and is retried: its loop is blocked
-                self._give_up_waiting(invocation, f"it outlived {at}")
+            self._abandon(invocation, at)
         return len(stuck)
+
+    def cut_off(self, chosen: Callable[[QueueItem[T]], bool], *, at: str) -> list[str]:
+        """As `abandon`, for the calls of chosen items; returns the keys of those that were waited for.
+
+        They are marked, so that they write nothing any more (`is_cut_off`).
+        """
+        with self._lock:
+            calls = list(self._calls.values())
+        found: list[str] = []
+        for invocation in calls:
+            if invocation.is_cut_off or not chosen(invocation.item):
+                continue
+            invocation.is_cut_off = True
+            if invocation.overdue:
+                continue
+            if (isolation := invocation.binding.isolation) is not None:
+                isolation.stop_call(invocation.item.key, f"it outlived {at}")
+            self._abandon(invocation, at)
+            found.append(invocation.item.key)
+        return found
+
+    def is_cut_off(self, key: str) -> bool:
+        """Whether the call for a key has to write nothing any more. A key has one call at most."""
+        with self._lock:
+            return any(each.is_cut_off and each.item.key == key for each in self._calls.values())
+
+    def _abandon(self, invocation: "Invocation[T]", at: str) -> None:
+        """Cancel a call, and wait for it no longer. An isolated one is being ended."""
+        invocation.cancelled_at = at
+        scope = invocation.scope  # read once: its worker may end the call at this moment
+        if scope is not None and invocation.loop is not None:
+            invocation.loop.call_soon_threadsafe(_cancel, scope)
+            why = f"it goes on, though it was cancelled at {at}"
+            self._give_up_in(CANCEL_SECONDS, invocation, why)
+        elif invocation.binding.isolation is not None:
+            self._give_up_in(CANCEL_SECONDS, invocation, f"it outlived {at}")
+        elif not invocation.revoke():  # a revoked call fails at once, and is retried: its loop is blocked
+            self._give_up_waiting(invocation, f"it outlived {at}")
 
     def _give_up_in(self, seconds: float, invocation: "Invocation[T]", why: str) -> None:
         """Give a call up unless it has ended by then. From any thread."""

@@ -107,6 +107,11 @@ class DeadLetters(Generic[C]):
             with self._lock:
                 self._remove(key)
 
+    def forget(self, key: str) -> None:
+        """Forget the letter of a key: another process handles the key."""
+        with self._lock:
+            self._remove(key)
+
     def all(self) -> list[DeadLetter]:
         """The letters; the one whose newest change was given up last is the last one."""
         with self._lock:

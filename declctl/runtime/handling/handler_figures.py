@@ -108,7 +108,7 @@ class HandlerFigures:
                 counts.succeeded += 1
                 self._streak = None
             elif isinstance(outcome, NotCalled):
-                counts.filtered += not outcome.is_disabled
+                counts.filtered += not (outcome.is_disabled or outcome.has_left)
                 counts.invalid += outcome.is_invalid
             elif isinstance(outcome, Gone):
                 counts.gone += 1

@@ -23,10 +23,12 @@ from declctl.informer.processor import Registration
 from declctl.kit import Clock, Latch
 from declctl.kit.change_queue import ChangeQueue
 from declctl.kit.key_queue import NO_EPOCH, EpochCounter, Item, KeyQueue, QueueItem
+from declctl.kit.pending import ItemState
 from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import AsyncWorkerPool, ThreadWorkerPool, WorkerPool
 from declctl.objects import ChangeReason, ChangeType, Notification, Record, merge
 from declctl.objects.resource import name_of
+from declctl.runtime.caching.held_shards import HeldShards
 from declctl.runtime.caching.kept_objects import KeptLetter, KeptObjects, KeyState, PendingChange
 from declctl.runtime.caching.managed_informer import ManagedInformer
 from declctl.runtime.handling.binding import CallBinding, HandlerStatistics
@@ -87,6 +89,12 @@ class HandlerBinding(CallBinding):
         return uid not in uids and (bool(uids) or refusal.reason == "NotFound")
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether the processes of the controller share the handler's objects."""
+        own = self.own_informers
+        return bool(own) and own[0].identity.watch.sharded
+
+    @property
     def reconciles(self) -> bool:
         """Whether it belongs to `mode: Reconcile`."""
         return False
@@ -123,6 +131,7 @@ class HandlerSlot(ABC, Generic[T]):
         self.replayed = 0  # objects that were delivered again because of new code
         self.wake: Callable[[], None] = _no_workers  # called when the queue may have items for the workers
         self.replace_worker: Callable[[], None] = _no_workers  # starts another one in the place of a zombie's
+        self.shards: HeldShards | None = None  # of the process; None without a sharding
         self.tap = HandlerTap()  # receives each call; that of the process, if the slot belongs to one
         self.queue = queue
         self.dead_letters = dead_letters  # what was given up; they go with the slot
@@ -133,6 +142,7 @@ class HandlerSlot(ABC, Generic[T]):
         self._initial_complete = False  # everything of the first sync was added
         self._synced = False  # all of it was handled; never false again
         self._latches: dict[int | None, Latch] = {}  # those of `end_of`, by epoch
+        self._shard_latches: dict[int, Latch] = {}  # those of `end_of_shard`
         self.invocations = self._make_invocations(clock, log)
         self.work = self.invocations.deliver
         self.work_async = self.invocations.deliver_async
@@ -319,6 +329,67 @@ class HandlerSlot(ABC, Generic[T]):
         dropped = self.queue.clear()
         self.open_latches()
         return dropped
+
+    # Shards. With a sharding alone, and from any thread
+
+    def shard_of(self, key: str, uid: str = "") -> int | None:
+        """The shard of an object of the handler; 0 if they are not sharded. None if it is not known."""
+        assert self.shards is not None
+        return self.shards.shard_of(key, lambda: uid or self._uid_of(key)) if self.binding.is_sharded else 0
+
+    def _uid_of(self, key: str) -> str | None:
+        """The uid of an object as the caches have it; None if they have none."""
+        found = (managed.informer.indexer.get_by_key(key) for managed in self.binding.own_informers)
+        return next((record.uid for record in found if record is not None), None)
+
+    def _shard_of_item(self, item: QueueItem[T]) -> int | None:
+        return self.shard_of(item.key)
+
+    def is_handled_here(self, item: QueueItem[T]) -> bool:
+        """Whether this process handles the shard of an item; True without a sharding."""
+        return self.shards is None or self._shard_of_item(item) in self.shards.open
+
+    def is_open(self, key: str, uid: str = "") -> bool:
+        """Whether this process handles the shard of an object; True without a sharding."""
+        return self.shards is None or self.shard_of(key, uid) in self.shards.open
+
+    def drop_shard(self, shard: int) -> int:
+        """Drop what waits of a shard that was closed, and what is remembered of it; returns how many waited.
+
+        The caches have its objects still. On the machinery loop.
+        """
+        keys: list[str] = []
+
+        def is_chosen(item: QueueItem[T]) -> bool:
+            if self._shard_of_item(item) != shard:
+                return False
+            keys.append(item.key)
+            return True
+
+        dropped = self.queue.drop_chosen(is_chosen)
+        for key in keys:
+            self.invocations.figures.fails_no_longer(key)
+        for key in self.dead_letters.keys():
+            if self.shard_of(key) == shard:
+                self.dead_letters.forget(key)
+        with self._lock:
+            for key, (uid, _) in tuple(self._memos.items()):
+                if self.shard_of(key, uid or "") == shard:
+                    del self._memos[key]
+        return dropped
+
+    def end_of_shard(self, shard: int) -> Latch:
+        """A latch that opens when no call of a closed shard runs that is waited for. On the machinery loop."""
+        latch = self._shard_latches[shard] = Latch(f"shard {shard} of {self.name}")
+        self.open_latches()
+        return latch
+
+    def cut_off(self, shard: int, *, at: str) -> list[str]:
+        """Wait for no call of a closed shard any longer: each is cancelled or ended, or is a zombie.
+
+        Returns their keys. None of them may write any more (`may_write`), also if the shard comes back.
+        """
+        return self.invocations.under_way.cut_off(lambda item: self._shard_of_item(item) == shard, at=at)
 
     # Listening
 
@@ -587,6 +658,12 @@ class HandlerSlot(ABC, Generic[T]):
 
     def open_latches(self) -> None:
         """Open the latches whose calls have ended. From any thread."""
+        for shard, latch in tuple(self._shard_latches.items()):
+            running = [each for each in self.queue.taken() if each.state is ItemState.RUNNING]
+            if not any(self._shard_of_item(each) == shard for each in running):
+                self._shard_latches.pop(shard, None)
+                with suppress(RuntimeError):  # as below
+                    self._loop.call_soon_threadsafe(self._open_latch, latch)
         if not self._latches:
             return
         for epoch, latch in tuple(self._latches.items()):
@@ -693,6 +770,9 @@ class EventSlot(HandlerSlot[Notification]):
         state = Retry(frozenset(), None, 0, is_unsynced=False)
         self.dead_letters.put(letter, tuple(GivenUp(each, state) for each in changes))
 
+    def _shard_of_item(self, item: QueueItem[Notification]) -> int | None:
+        return self.shard_of(item.key, item.value.record.uid)
+
     @property
     def replayed_caches(self) -> Sequence[ManagedInformer]:
         """All, unless the handler receives no Resync."""
@@ -728,7 +808,8 @@ class EventSlot(HandlerSlot[Notification]):
         own, others = (
             {m.identity.group_kind for m in each} for each in (self.registrations, binding.informers)
         )
-        return own == others and not binding.reconciles
+        is_alike = binding.is_sharded == self.binding.is_sharded and not binding.reconciles
+        return own == others and is_alike
 
     def _make_invocations(self, clock: Clock, log: Log) -> Invocations[Notification]:
         return EventInvocations(self, self._changes, loop=self._loop, clock=clock, log=log)

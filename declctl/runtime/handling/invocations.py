@@ -81,6 +81,7 @@ from declctl.runtime.handling.invocation import (
 )
 from declctl.runtime.handling.outcomes import (
     FILTERED,
+    HAS_LEFT,
     INVALID,
     SUCCEEDED,
     Failed,
@@ -119,6 +120,10 @@ class SlotOfInvocations(SlotOfCalls, Protocol[T]):
     @property
     def dead_letters(self) -> DeadLetters[Any]:
         """Where changes go that were given up with `onFailure: DeadLetter`."""
+        ...
+
+    def is_handled_here(self, item: QueueItem[T]) -> bool:
+        """Whether this process handles the shard of an item; True without a sharding."""
         ...
 
     def memo(self, key: str, uid: str | None) -> object:
@@ -259,6 +264,9 @@ class Invocations(ABC, Generic[T]):
 
     def _without_call(self, invocation: Invocation[T]) -> InvocationOutcome | None:
         """The outcome of an invocation that calls no hook. None if its hooks are to be called."""
+        # The worker has the item already: when a shard closes, its items are dropped or seen to be taken.
+        if not self._slot.is_handled_here(invocation.item):
+            return HAS_LEFT
         if not invocation.select(self._report_expression):
             return NotCalled(is_disabled=True) if invocation.binding.target.disabled else FILTERED
         if invocation.binding.view is not ObjectView:
@@ -408,7 +416,8 @@ class Invocations(ABC, Generic[T]):
         attempt, most = invocation.attempt, invocation.most_attempts
         is_terminal = self._is_terminal(failures)
         # A removed handler has no worker for a retry.
-        again = (most is None or attempt < most) and not is_terminal and not self._closed
+        is_over = self._closed or not self._slot.is_handled_here(item)
+        again = (most is None or attempt < most) and not is_terminal and not is_over
         return Failed(
             error=describe_failure(failures[0]),
             fault=failures[0],
@@ -416,7 +425,7 @@ class Invocations(ABC, Generic[T]):
             retry_in=self._delay(invocation.binding, attempt) if again else None,
             is_terminal=is_terminal,
             is_conflict=again and is_quiet_conflict(failures, attempt),
-            becomes_letter=not again and plan.on_failure is OnFailure.DEAD_LETTER and not self._closed,
+            becomes_letter=not again and plan.on_failure is OnFailure.DEAD_LETTER and not is_over,
         )
 
     def _is_gone(self, invocation: Invocation[T], failure: BaseException) -> bool:
@@ -445,6 +454,8 @@ class Invocations(ABC, Generic[T]):
             then = "given up"
             if self._closed and self._then:
                 then = self._then
+            elif outcome.retry_in is None and not self._slot.is_handled_here(item):
+                then = "its slot has left this process: the next holder begins with all its objects"
             elif outcome.becomes_letter:
                 then = "given up: `declctl get deadletters` has it"
             if outcome.is_conflict:
@@ -488,6 +499,8 @@ class Invocations(ABC, Generic[T]):
         elif isinstance(outcome, Interrupted):
             self._give_back(item, outcome.retry_in)
             return
+        elif outcome.retry_in is not None and not self._slot.is_handled_here(item):
+            is_processed = False
         elif outcome.retry_in is not None:
             # A back-off begins when the failure is counted: a test that sees the count may advance the clock.
             waited = self._clock.monotonic() - decided
@@ -497,7 +510,7 @@ class Invocations(ABC, Generic[T]):
             if outcome.becomes_letter:
                 self._letters.put(*self._dead_letter(invocation, outcome))
         elif not isinstance(outcome, Gone):
-            is_processed = isinstance(outcome, NotCalled) and not outcome.is_disabled
+            is_processed = isinstance(outcome, NotCalled) and not (outcome.is_disabled or outcome.has_left)
         self.figures.fails_no_longer(item.key)
         self._slot.ended(invocation)
         if self._queue.done(item) if is_processed else self._queue.drop(item):

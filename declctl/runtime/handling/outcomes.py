@@ -58,6 +58,7 @@ class NotCalled(InvocationOutcome, frozen=True, kw_only=True):
 
     shown_as: ClassVar[TapOutcome] = TapOutcome.FILTERED
     is_disabled: bool = False  # the plugin of the handler could not be loaded: the item counts as dropped
+    has_left: bool = False  # another process handles its shard by now: the item counts as dropped
     is_invalid: bool = False  # the object does not fit the class of its resource
 
 
@@ -121,7 +122,7 @@ class LoopEnded(InvocationOutcome, frozen=True, kw_only=True):
 
 
 SUCCEEDED, FILTERED = Succeeded(), NotCalled()  # each stands for thousands of changes a second
-INVALID = NotCalled(is_invalid=True)
+INVALID, HAS_LEFT = NotCalled(is_invalid=True), NotCalled(has_left=True)
 
 
 def ran_longer_than(timeout: float) -> str:

@@ -20,6 +20,7 @@ from declctl.kit.worker_budget import WorkerBudget
 from declctl.kit.worker_pool import WorkerPool
 from declctl.manifest.model import DrainPolicy, filters_differ
 from declctl.objects import Notification
+from declctl.runtime.caching.held_shards import HeldShards
 from declctl.runtime.caching.managed_informer import ManagedInformer, cached_record
 from declctl.runtime.handling.dead_letters import DeadLetter, RequeueResult
 from declctl.runtime.handling.handler_counts import HandlerProblem
@@ -52,7 +53,9 @@ class Move(msgspec.Struct, frozen=True):
         """Register the slot at its new caches, and queue the notifications of the differences."""
         self.slot.detach(self.leaves)
         if isinstance(self.slot, EventSlot):  # a reconciler is called for all its keys, after the commit
-            self.slot.add_all(notifications)
+            self.slot.add_all(
+                [each for each in notifications if self.slot.is_open(each.key, each.record.uid)]
+            )
         self.slot.attach(self.joins, self.binding, initial=False)
         self.slot.attach(self.filling, self.binding)
         self.slot.notice_first_sync()
@@ -106,8 +109,16 @@ class PreparedCommit(msgspec.Struct, frozen=True):
 class Slots:
     """All handlers of the process. Used on the machinery loop only."""
 
-    def __init__(self, *, loop: asyncio.AbstractEventLoop, clock: Clock, log: Log) -> None:
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        log: Log,
+        shards: HeldShards | None = None,
+    ) -> None:
         self._loop = loop  # the machinery's
+        self._shards = shards  # of this process; None without a sharding
         self._clock = clock
         self._log = log
         self.tap = HandlerTap()  # receives the calls of all handlers
@@ -148,6 +159,36 @@ class Slots:
             self._standing_by = False
             for slot in self._slots.values():
                 self._listen(slot, slot.binding)
+
+    # Shards
+
+    def _acts(self, binding: HandlerBinding) -> bool:
+        """Whether a handler is called here. Of what is not sharded, the process with shard 0 handles all."""
+        return self._shards is None or binding.is_sharded or 0 in self._shards.open
+
+    def begin_unsharded(self) -> None:
+        """Let the handlers of resources that are not sharded receive all objects: shard 0 was opened."""
+        for slot in self._slots.values():
+            if not slot.binding.is_sharded and not slot.registrations:
+                self._listen(slot, slot.binding)
+
+    def close_shard(self, shard: int) -> int:
+        """Drop what waits of a shard, which caches tell of no longer; returns how much. Running calls go on."""
+        dropped = 0
+        for slot in self._all():
+            if shard == 0 and not slot.binding.is_sharded:
+                slot.detach()
+            dropped += slot.drop_shard(shard)
+        return dropped
+
+    async def until_left(self, shard: int, *, timeout: float) -> None:
+        """Wait for the running calls of a shard that was closed, for `timeout` seconds at most."""
+        ends = [slot.end_of_shard(shard) for slot in self._all()]
+        await all_open(ends, clock=self._clock, timeout=timeout)
+
+    def cut_off(self, shard: int, *, at: str) -> list[str]:
+        """Wait for calls of a closed shard no longer; returns those that ran, as `handler key`."""
+        return [f"{slot.name} {key}" for slot in self._all() for key in slot.cut_off(shard, at=at)]
 
     @property
     def is_standing_by(self) -> bool:
@@ -460,7 +501,11 @@ class Slots:
         if self._standing_by:
             return ()
         slots = self._slots
-        return [n for n, binding in bindings.items() if n in slots and slots[n].continues_as(binding)]
+        return [
+            n
+            for n, binding in bindings.items()
+            if n in slots and slots[n].continues_as(binding) and self._acts(binding)
+        ]
 
     def _prepared(
         self, bindings: Mapping[str, HandlerBinding], proofs: Sequence[FreshnessProof], *, same_code: bool
@@ -499,7 +544,8 @@ class Slots:
         )
 
     def _listen(self, slot: AnySlot, binding: HandlerBinding) -> None:
-        slot.attach(binding.informers, binding)
+        if self._acts(binding):
+            slot.attach(binding.informers, binding)
         slot.notice_first_sync()
 
     def _exchange_workers(self, slot: AnySlot, workers: WorkerPool[Any]) -> None:
@@ -513,7 +559,7 @@ class Slots:
     def _make(self, binding: HandlerBinding) -> AnySlot:
         slot = binding.make_slot(clock=self._clock, log=self._log, loop=self._loop, epochs=self._epochs)
         slot.guard_by(self._loops)
-        slot.tap = self.tap
+        slot.tap, slot.shards = self.tap, self._shards
         return slot
 
 

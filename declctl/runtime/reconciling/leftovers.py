@@ -13,12 +13,15 @@ A Deleted of an object with the finalizer does not say whether the object is gon
 of its namespace says it. Until then the key is not reconciled: a reconciler would take an object that lives
 for one that is gone.
 
+With a sharding, an object of a shard that is not open here is no leftover: it is in no cache either. When a
+shard opens, all lists are made anew, because they are older than its Lease.
+
 A leftover is finalized when it is deleted, and never reconciled. Without the right to list the kind in the
 whole cluster, only the namespaces are looked at that the handler has or had in this process.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -74,6 +77,11 @@ class Leftovers:
         for gone in before.values():
             gone.close()
 
+    def shards_opened(self) -> None:
+        """Look for the leftovers of all handlers again, as shards were opened."""
+        for each in self._by_handler.values():
+            each.look_again()
+
     def close(self) -> None:
         """End all lists and informers: the process ends."""
         for each in self._by_handler.values():
@@ -117,6 +125,17 @@ class HandlerLeftovers:
             self.object_left(notification)
         if finalizer.may_leave:
             self._looking = self.parts.tasks.create_task(self._look(own), name=f"leftovers of {self.name}")
+
+    def look_again(self) -> None:
+        """List all anew."""
+        self._scope = None
+        self.begin(self.finalizer)
+
+    def drop(self, chosen: Callable[[str, str], bool]) -> None:
+        """Find out no more of objects that are chosen by key and uid."""
+        for key, notification in tuple(self._undecided.items()):
+            if chosen(key, notification.record.uid):
+                del self._undecided[key]
 
     def close(self) -> None:
         """End all lists and informers."""
@@ -169,7 +188,7 @@ class HandlerLeftovers:
                         f"known yet: {error}; it is tried again"
                     )
                 await self.parts.clock.sleep(_BACKOFF.delay(attempt))
-        left = [carrier.key for carrier in found if self._is_left(carrier.key)]
+        left = [carrier.key for carrier in found if self._is_left(carrier.key, carrier.uid)]
         if left:
             self.parts.log.info(
                 f"{self.name}: {len(left):,} objects outside of its scope have the finalizer "
@@ -199,15 +218,15 @@ class HandlerLeftovers:
     def _warn(self, message: str) -> None:
         self.parts.log.warning(f"{self.name}: {message}", handler=self.name)
 
-    def _is_left(self, key: str) -> bool:
-        """Whether an object with the finalizer is in none of the handler's caches."""
+    def _is_left(self, key: str, uid: str) -> bool:
+        """Whether an object with the finalizer is in none of the handler's caches, and is handled here."""
         try:
-            return self.slot.binding.read(key) is None
+            return self.slot.is_open(key, uid) and self.slot.binding.read(key) is None
         except NotSynced:
             return False  # a cache is new: its commit looks again
 
     def _left(self, informer: SharedIndexInformer) -> int:
-        return sum(self._is_left(key) for key in list(informer.indexer.known()))
+        return sum(self._is_left(key, record.uid) for key, record in list(informer.indexer.known().items()))
 
     def _watch(self, namespace: str | None) -> None:
         """Start the informer of a namespace, unless it runs."""
@@ -273,7 +292,9 @@ class HandlerLeftovers:
         """Queue the keys of leftovers that have to be finalized."""
         for notification in notifications:
             with suppress(MalformedAnswer):  # without its metadata nothing can be said of the object
-                if is_being_deleted(notification.record.read()) and self._is_left(notification.key):
+                if is_being_deleted(notification.record.read()) and self._is_left(
+                    notification.key, notification.record.uid
+                ):
                     self.slot.add_leftover(notification)
         for namespace in {namespace_of(notification.key) for notification in notifications}:
             self._decide(namespace)

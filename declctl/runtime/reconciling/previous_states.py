@@ -5,6 +5,7 @@ with the call that has succeeded for an object that is gone.
 """
 
 import threading
+from collections.abc import Sequence
 
 import msgspec
 
@@ -38,6 +39,11 @@ class PreviousStates:
             if record is not None:
                 self._records[key] = record
                 self._bytes += len(record.frame)
+
+    def keys(self) -> Sequence[str]:
+        """The keys of all states."""
+        with self._lock:
+            return tuple(self._records)
 
     def clear(self) -> None:
         """Drop all states."""

@@ -7,7 +7,7 @@ a reload leaves the queue alone, and drains the running calls only.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
@@ -119,6 +119,10 @@ class LeftoverCache(Protocol):
     @property
     def has_undecided(self) -> bool:
         """Whether there are such objects."""
+        ...
+
+    def drop(self, chosen: Callable[[str, str], bool]) -> None:
+        """Find out no more of objects that are chosen by key and uid. On the machinery loop."""
         ...
 
     def object_left(self, notification: Notification) -> None:
@@ -315,6 +319,8 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         self._led: dict[tuple[str, str], WatchStatistics] = {}
         self._own_keys = 0  # that changes of the own resource have enqueued
         self._skips_initial = False
+        # With a sharding: the uids of objects that are gone, by keys that wait for the call that says so.
+        self._gone: dict[str, str] = {}
         super().__init__(
             binding,
             self._keys,
@@ -454,7 +460,13 @@ class ReconcileSlot(HandlerSlot[Reasons]):
         if mapped.keys:
             event = None if tracing() is None else event_id_of(notification.record)
             reasons = self._reasons(source.cause(notification), version, event)
+            is_own = source is self._own
+            if is_own and self.shards is not None and notification.type is ChangeType.DELETED:
+                self._gone.update(dict.fromkeys(mapped.keys, notification.record.uid))
             for key in mapped.keys:
+                # Each process hears what is not sharded, and what it leads to is one's alone.
+                if not (is_own or self.is_open(key)):
+                    continue
                 if notification.initial and self._initial is not None:
                     self._initial.add(key)
                 self._keys.add(key, reasons, _priority(notification))
@@ -655,7 +667,32 @@ class ReconcileSlot(HandlerSlot[Reasons]):
 
     def continues_as(self, binding: HandlerBinding) -> bool:
         """Whether the binding has the same mode, and its own resource has the same kind."""
-        return binding.reconciles and binding.object_kind == self.binding.object_kind
+        is_alike = binding.is_sharded == self.binding.is_sharded
+        return binding.reconciles and is_alike and binding.object_kind == self.binding.object_kind
+
+    def _uid_of(self, key: str) -> str | None:
+        left = None if self.leftovers is None else self.leftovers.get(key)
+        return super()._uid_of(key) or (self._gone.get(key) if left is None else left.uid)
+
+    def drop_shard(self, shard: int) -> int:
+        """As of any handler; what waits for its keys is dropped, too."""
+        for key in self.previous.keys():
+            if self.shard_of(key) == shard:
+                self.previous.keep(key, None)
+        dropped = self._unmapped.drop(lambda change: self._is_of(change, shard)) + super().drop_shard(shard)
+        if self.leftovers is not None:
+            self.leftovers.drop(lambda key, uid: self.shard_of(key, uid) == shard)
+        for key, uid in tuple(self._gone.items()):
+            if self.shard_of(key, uid) == shard:
+                del self._gone[key]
+        return dropped
+
+    def _is_of(self, change: WaitingChange, shard: int) -> bool:
+        """Whether the object of a change, which may be of a watched kind, is of a shard."""
+        scope = change.managed.informer.scope
+        return not self.binding.is_sharded or (
+            scope is not None and scope.shard_of(change.changes[-1].record) == shard
+        )
 
     def retime(self, period: float) -> None:
         """Reconcile all keys each `period` seconds from now on; never for 0."""
@@ -701,6 +738,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
             self._initial.discard(item.key)
         if invocation.request.obj is None:
             self.forget_memo(item.key)
+            self._gone.pop(item.key, None)
 
     def _look_synced(self) -> None:
         if self._initial_complete and not self._synced:

@@ -114,6 +114,13 @@ class WaitingChanges:
             else:
                 self.end(change)
 
+    def drop(self, chosen: Callable[[WaitingChange], bool]) -> int:
+        """Drop the chosen changes; returns how many."""
+        found = [change for change in self._changes.values() if chosen(change)]
+        for change in found:
+            self.end(change)
+        return len(found)
+
     def clear(self) -> int:
         """Drop all changes; returns how many."""
         dropped = len(self._changes)

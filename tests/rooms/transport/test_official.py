@@ -329,9 +329,9 @@ async def test_each_write_passes_the_gate_once(connected):
     """It counts once: for the rate, in the ledger, as refused, also if it is sent twice; no read counts."""
     got, leads, refused, gate = [], [True], [], Gate()
 
-    def may_write():
+    def refusal():
         refused.append(not leads[0])
-        return leads[0]
+        return "" if leads[0] else "this process does not lead"
 
     async def answer(request):
         got.append(request.method)
@@ -340,7 +340,7 @@ async def test_each_write_passes_the_gate_once(connected):
         return web.json_response({}, status=status, headers={"Retry-After": "0"} if busy else {})
 
     async with connected(answer) as (url, client):
-        client.guard_writes(may_write, dry_run=True, gate=gate)
+        client.guard_writes(refusal, dry_run=True, gate=gate)
         api, asynchronous = CoreV1Api(client.sync_api_client()), client.api_client()
         await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
         with pytest.raises(SyncApiException):

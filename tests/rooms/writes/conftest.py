@@ -122,7 +122,7 @@ class Scene:
     def factory(self, *, dry_run: bool = False) -> WriterFactory:
         """The writers of a new process."""
         policy = WritePolicy(
-            lambda: self.leads,
+            self.refusal,
             dry_run,
             lambda written, *_: self.written.append(written),
             cached_version=lambda kind, key: self.cached,

@@ -6,7 +6,7 @@ import pytest
 
 from declctl.errors import Conflict, Forbidden, NotLeader, ServerError, TooManyRequests, Unreachable
 from declctl.objects import GroupVersionKind, ObjectKey
-from declctl.runtime.leading import LeaderSender
+from declctl.runtime.fencing import FencedSender
 from declctl.writes import (
     WriteBudget,
     WriteGate,
@@ -94,7 +94,7 @@ def test_a_process_that_does_not_lead_sends_nothing(scene, apply) -> None:
 
 def test_a_lease_that_is_lost_while_a_write_waits_stops_the_write(scene, apply) -> None:
     """Leadership is checked at the first byte of each request, not only before the write waits."""
-    server, scene.server = scene.server, LeaderSender(scene.server, lambda: scene.leads)
+    server, scene.server = scene.server, FencedSender(scene.server, lambda _: scene.refusal())
     server.errors = [throttled(5)]
 
     async def lose() -> None:

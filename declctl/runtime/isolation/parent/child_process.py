@@ -68,6 +68,7 @@ class ChildProcess:
         self._closed = False
         self.killed = ""  # why, in words
         self.is_too_large = False  # it was killed for the memory that it took
+        self.key = ""  # of the present call, or of the last one
         self.has_call = False  # a byte of the present call was sent to it
         self.pid = 0
         self.calls = 0

@@ -271,6 +271,13 @@ class HandlerChildren:
             for child in self._busy:
                 child.kill(why)
 
+    def stop_call(self, key: str, why: str) -> None:
+        """End the call for one key, with its process."""
+        with self._changed:
+            for child in self._busy:
+                if child.key == key:
+                    child.kill(why)
+
     def close(self, why: str) -> None:
         """End all processes, and start none any more."""
         self.stop_calls(why)
@@ -307,6 +314,7 @@ class HandlerChildren:
                 if not child.calls:
                     child.begin(self._begin, until)
                 child.calls += 1
+                child.key = context.origin.key
                 child.begin_call(Call(child.calls, position, change, request, here.log_level), until)
                 result = self._serve(child, until, here)
             except ProcessLost as lost:
