@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from declctl.errors import UsageError
-from declctl.manifest.model import LeaderElectionSpec
+from declctl.manifest.model import LeaderElectionSpec, ShardingSpec
 
 if TYPE_CHECKING:
     from declctl.transport.config import Identity
@@ -40,8 +40,8 @@ def own_namespace(identity: "Identity", *, given: str | None, config_map: str | 
     return None
 
 
-def namespace_of_lease(spec: LeaderElectionSpec, own: OwnNamespace | None) -> OwnNamespace:
-    """The namespace of the Lease of an election.
+def namespace_of_lease(spec: LeaderElectionSpec | ShardingSpec, own: OwnNamespace | None) -> OwnNamespace:
+    """The namespace of the Lease of an election, or of the Leases of a sharding.
 
     It is never guessed: a process that takes another one than the others leads beside them. Raises UsageError
     if none is known.
@@ -49,9 +49,12 @@ def namespace_of_lease(spec: LeaderElectionSpec, own: OwnNamespace | None) -> Ow
     if spec.namespace is not None:
         return OwnNamespace(spec.namespace, "that of the manifest")
     if own is None:
+        is_shared = isinstance(spec, ShardingSpec)
+        field, what = ("sharding", "Leases") if is_shared else ("leaderElection", "Lease")
+        would = "act for the same objects" if is_shared else "lead"
         raise UsageError(
-            "spec.leaderElection needs the namespace of its Lease, which is known in a pod, or with a "
-            "followed ConfigMap: write leaderElection.namespace, or start with --namespace NAMESPACE (that "
-            "of the pods of this controller, if there are any; otherwise two processes would lead)"
+            f"spec.{field} needs the namespace of its {what}, which is known in a pod, or with a "
+            f"followed ConfigMap: write {field}.namespace, or start with --namespace NAMESPACE (that "
+            f"of the pods of this controller, if there are any; otherwise two processes would {would})"
         )
     return own

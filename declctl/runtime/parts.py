@@ -22,7 +22,7 @@ from declctl.runtime.reloading.generation import RuntimeServices
 from declctl.runtime.reloading.reload import Reloader
 from declctl.runtime.reporting.reporter import Announcer, ReloadHistory, StatusReporter
 from declctl.runtime.scheduling.schedules import Schedules
-from declctl.runtime.writing import WritingParts, make_writing_parts
+from declctl.runtime.writing import WritingParts, make_held_shards, make_writing_parts
 
 if TYPE_CHECKING:  # imported only for a manifest with a state
     from declctl.runtime.keeping.keeper import StateKeeper
@@ -93,14 +93,21 @@ def make_parts(process: Process, *, history: ReloadHistory, restart: Callable[[s
     new process. Raises UsageError if an election has no namespace.
     """
     client, clock, log = process.client, process.clock, process.log
+    shards = make_held_shards(process)
     caches = InformerPool(
-        client, tasks=process.tasks, clock=clock, recorder=process.recorder, state=process.state
+        client,
+        tasks=process.tasks,
+        clock=clock,
+        recorder=process.recorder,
+        state=process.state,
+        shards=shards,
+        known=client.known,
     )
     mutations = MutationChecks(caches, clock=clock, thorough=process.options.mutation_detector)
-    slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log)
+    slots = Slots(loop=asyncio.get_running_loop(), clock=clock, log=log, shards=shards)
     slots.tap.recorder = process.recorder
     schedules = Schedules(clock=clock, log=log, recorder=process.recorder)
-    writing = make_writing_parts(process, caches, slots)
+    writing = make_writing_parts(process, caches, slots, shards)
     leftovers = Leftovers(client, process.tasks, clock, log)
     stray = StrayFinalizers(client, process.name, caches, slots, clock, log)
     services = make_services(process, caches, writing)

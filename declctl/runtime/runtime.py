@@ -56,6 +56,7 @@ from declctl.writes import OnWritten, field_manager
 if TYPE_CHECKING:  # imported only for a manifest that needs them
     from declctl.runtime.keeping.keeper import StateKeeper
     from declctl.runtime.leading import Candidate
+    from declctl.runtime.sharding import Replica
 
 __all__ = ["Front", "RunOptions", "Runtime"]
 T = TypeVar("T")
@@ -433,6 +434,9 @@ class Runtime:
                     await stack.enter_async_context(front(self))
             finally:
                 discovering.cancel()  # what is not known by now, each informer asks for itself
+            replica = parts.writing.replica
+            if replica is not None:
+                parts.schedules.pause()  # until shard 0 is open
             if candidate is not None:
                 parts.slots.stand_by()
                 parts.schedules.pause()
@@ -454,8 +458,10 @@ class Runtime:
             grace = self._grace = self._grace or GracePeriod(self._grace_seconds, clock=self._clock)
             # No new generation, then no new call, then the hooks, which may read caches.
             await parts.attempts.close()
+            if replica is not None:
+                await replica.end(grace.left_for_calls())
             await end_calls(
-                parts.slots, parts.schedules, grace, has_election=candidate is not None, log=self._log
+                parts.slots, parts.schedules, grace, has_election=bool(candidate or replica), log=self._log
             )
             if candidate is not None:
                 await parts.writing.recorder.flush(min(_FLUSH_SECONDS, grace.left() / 3))
@@ -548,7 +554,9 @@ class Runtime:
             return [observing]  # the player calls handlers, and reloads
         # With `--once`, handlers handle what is there: no schedule is called.
         scheduled = [] if self.options.once else [tasks.create_task(parts.schedules.run(), name="schedules")]
-        if parts.writing.candidate is None:
+        if parts.writing.replica is not None:
+            tasks.create_task(self._share(parts, parts.writing.replica), name="sharding")
+        elif parts.writing.candidate is None:
             begun = tasks.create_task(parts.reloader.start_handlers(), name="start of the handlers")
             scheduled.append(begun)
         return [
@@ -563,6 +571,25 @@ class Runtime:
             tasks.create_task(self._children.linger(self._clock), name="children"),
         ]
 
+    async def _share(self, parts: RuntimeParts, replica: "Replica") -> None:
+        from declctl.runtime.sharding import ReplicaParts
+
+        # A process that can't fill its caches must not keep others from handling what it would hold.
+        await unless_stopped(parts.reloader.start_handlers(), self._stopping)
+        if self._stopping.is_set():
+            return
+        await replica.run(
+            ReplicaParts(
+                caches=parts.caches,
+                slots=parts.slots,
+                schedules=parts.schedules,
+                leftovers=parts.leftovers,
+                forget_sets=parts.writing.writers.forget_sets,
+                until_posted=parts.writing.recorder.until_posted,
+                drain_timeout=lambda: self._active().plan.reload.drain_timeout,
+            )
+        )
+
     async def _stand_for_election(self, parts: RuntimeParts, candidate: "Candidate") -> None:
         from declctl.runtime.leading import TakeoverSteps
 
@@ -570,6 +597,7 @@ class Runtime:
             # The leader before has written members that are not known here.
             parts.writing.writers.forget_sets()
             parts.reloader.begin()
+            parts.schedules.resume()
             parts.leftovers.commit(parts.slots.all())
 
         def end() -> int:

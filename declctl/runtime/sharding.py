@@ -17,7 +17,7 @@ Lease does not wait for it. For users, a shard is a slot of the manifest.
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 import msgspec
@@ -36,6 +36,8 @@ from declctl.runtime.scheduling.schedules import Schedules
 from declctl.transport import Client
 from declctl.writes import WriteOrigin
 
+_POST_SECONDS = 2.0  # for posting recorded Events before a Lease is given back, at most
+_RELEASE_SECONDS = 2.0  # for giving Leases back at the end of the process, at most
 _SILENCE = 60.0  # seconds between two log lines about shards that wait for their lists
 
 
@@ -47,6 +49,7 @@ class ReplicaParts(msgspec.Struct, frozen=True):
     schedules: Schedules
     leftovers: Leftovers
     forget_sets: Callable[[], None]  # the holder before has written members that are not known here
+    until_posted: Callable[[float], Awaitable[None]]  # recorded Events, for so many seconds at most
     drain_timeout: Callable[[], float]  # seconds that a shard waits for its running calls
 
 
@@ -159,30 +162,17 @@ class Replica:
             reporting.cancel()
             await asyncio.wait([opening, reporting])
 
-    async def drain(self, timeout: float) -> None:
-        """Close all shards, and wait for their running calls, `timeout` seconds at most: the process ends.
-
-        Their Leases are renewed until `end`, so that what the calls have recorded can be written.
-        """
-        self._patience = timeout
+    async def end(self, patience: float) -> None:
+        """Close all shards, wait `patience` seconds for their running calls, and give each Lease back."""
+        self._patience = patience
         if self._parts is None:
             return
-        for shard in self._shards.held:
-            self._depart(self._parts, shard, at="the end of this process")
-        if self._departures:
-            await asyncio.wait(tuple(self._departures.values()))
-
-    async def end(self, timeout: float) -> None:
-        """Give all Leases back."""
-        if self._parts is None:
-            return
-        self._parts = None  # what is gained by an answer that is under way is given back at once
-        if await self._elector.end(timeout=timeout):
+        if await self._elector.end(timeout=patience + _RELEASE_SECONDS):
             self._log.info(f"the slots of {self.shown} are released: other processes can take them at once")
         else:
             self._log.warning(
-                f"not all slots of {self.shown} could be released within {timeout:g} s: other processes take "
-                f"them after {self.spec.lease_duration:g} s"
+                f"not all slots of {self.shown} could be released in time: other processes take them after "
+                f"{self.spec.lease_duration:g} s"
             )
 
     def status(self) -> ReplicaStatus:
@@ -198,8 +188,7 @@ class Replica:
     # Called by the elector, on its loop
 
     def _gained(self, shard: int) -> None:
-        if self._parts is None:
-            return
+        assert self._parts is not None
         self._shards.held |= {shard}
         for latch in self._parts.caches.widen(shard):
             latch.on_open(self._changed.set)
@@ -207,16 +196,14 @@ class Replica:
         self._log.info(f"slot {shard} is gained: caches list it", slot=shard)
 
     def _leaving(self, shard: int) -> None:
-        if self._parts is not None:
-            self._depart(self._parts, shard, at="the move of its slot to another process")
-        elif shard not in self._departures:
-            self._elector.drained(shard)
+        assert self._parts is not None
+        self._depart(self._parts, shard, at="the move of its slot to another process")
 
     def _lost(self, shard: int, why: str) -> None:
         cut = self.sender.cut(lambda origin: bool(self._why_not(origin)))
         at = "the loss of its slot"
-        if self._parts is not None:
-            self._depart(self._parts, shard, at=at, patience=0.0)
+        assert self._parts is not None
+        self._depart(self._parts, shard, at=at, patience=0.0)
         running = self._slots.cut_off(shard, at=at)  # also of a shard that was leaving already
         left = f"; {len(running)} calls were cancelled or left" if running else ""
         left += f"; {cut} writes were under way" if cut else ""
@@ -235,6 +222,9 @@ class Replica:
             self._look(parts)
 
     def _look(self, parts: ReplicaParts) -> None:
+        # A handler that moves to a new cache hears the differences, which were looked for in open shards.
+        if parts.caches.is_staging:
+            return
         listed = self._shards.held - self._departures.keys()
         lacking: list[str] = []
         for cached in parts.caches.scoped():
@@ -274,7 +264,7 @@ class Replica:
 
     def _depart(self, parts: ReplicaParts, shard: int, *, at: str, patience: float | None = None) -> None:
         """Close a shard now, and let it go when its calls have ended."""
-        if shard in self._departures or shard not in self._shards.held:
+        if shard in self._departures:  # it is lost while it leaves
             return
         self._shards.open -= {shard}
         self._open_since.pop(shard, None)
@@ -299,11 +289,12 @@ class Replica:
                     f"not waited for any longer, as slot {shard} leaves: {', '.join(left)}", slot=shard
                 )
             parts.slots.close_shard(shard)  # what its last calls have asked for
-            parts.caches.narrow(shard)
+            # Its calls may have recorded Events, which this process may post for as long as it has the Lease.
+            await parts.until_posted(min(_POST_SECONDS, patience))
         finally:
+            parts.caches.narrow(shard)
             self._shards.held -= {shard}
             del self._departures[shard]
-        if self._patience is None:
             self._elector.drained(shard)
 
     async def _report_errors(self) -> None:

@@ -5,6 +5,7 @@ may write. The first two share one rate limit and one ledger.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,9 +13,10 @@ from msgspec.structs import replace
 
 import declctl
 from declctl.objects import GroupVersionKind, KubeObject, ObjectKey, ObjectView, RequestSender
+from declctl.runtime.caching.held_shards import HeldShards
 from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.caching.managed_informer import cached_record
-from declctl.runtime.handling.client_writes import ClientWrites
+from declctl.runtime.handling.client_writes import ClientWrites, current_origin
 from declctl.runtime.handling.server_warnings import ServerWarnings
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.own_namespace import namespace_of_lease
@@ -31,12 +33,14 @@ from declctl.writes import (
 
 if TYPE_CHECKING:  # imported only for a manifest with an election
     from declctl.runtime.leading import Candidate
+    from declctl.runtime.sharding import Replica
 
 
 class WritingParts(msgspec.Struct, frozen=True):
     """What writes pass, and what is known of them."""
 
     candidate: "Candidate | None"  # says whether this process may write; None without an election
+    replica: "Replica | None"  # says for which shards it may write; None without a sharding
     ledger: WriteLedger  # of all writes but Events
     writers: WriterFactory  # of handlers; has the rate limit
     recorder: EventRecorder
@@ -62,7 +66,41 @@ def make_candidate(process: Process) -> "Candidate | None":
     return candidate
 
 
-def make_writing_parts(process: Process, caches: InformerPool, slots: Slots) -> WritingParts:
+def make_held_shards(process: Process) -> HeldShards | None:
+    """The shards of this process; None if it handles all objects: without a sharding, and without elections."""
+    spec, options = process.plan.sharding, process.options
+    if spec is None or options.dry_run or options.is_replay or options.once:
+        return None
+    return HeldShards(spec.sharding)
+
+
+def make_replica(process: Process, shards: HeldShards | None, slots: Slots) -> "Replica | None":
+    """This process as one of several that share `shards`. Raises UsageError without a namespace."""
+    spec = process.plan.sharding
+    if spec is None or shards is None:
+        return None
+    from declctl.runtime.sharding import Replica  # late, as above
+
+    namespace = namespace_of_lease(spec, process.namespace)
+    replica = Replica(
+        spec,
+        process.client,
+        shards,
+        slots,
+        name=process.name,
+        namespace=namespace.name,
+        clock=process.clock,
+        log=process.log,
+    )
+    process.log.info(
+        f"slots are shared by the Leases {replica.shown}-…; their namespace is {namespace.source}"
+    )
+    return replica
+
+
+def make_writing_parts(
+    process: Process, caches: InformerPool, slots: Slots, shards: HeldShards | None
+) -> WritingParts:
     """Make the writing side, and guard the official clients. On the machinery loop.
 
     `slots` receive each write that the server has stored. Raises UsageError, as `make_candidate` does.
@@ -80,7 +118,8 @@ def make_writing_parts(process: Process, caches: InformerPool, slots: Slots) -> 
         slot = slots.get(handler)
         return ObjectView if slot is None else slot.binding.view
 
-    candidate = make_candidate(process)
+    candidate, replica = make_candidate(process), make_replica(process, shards, slots)
+    guard: Callable[[], str] = lambda: ""  # noqa: E731
     policy = WritePolicy(
         dry_run=dry_run,
         cached_version=cached_version,
@@ -90,7 +129,11 @@ def make_writing_parts(process: Process, caches: InformerPool, slots: Slots) -> 
     )
     sender: RequestSender = client
     if candidate is not None:
-        sender, policy = candidate.sender, replace(policy, may_write=candidate.permits_write)
+        sender, guard = candidate.sender, candidate.refusal
+        policy = replace(policy, refusal=lambda _: candidate.refusal())
+    elif replica is not None:
+        sender, policy = replica.sender, replace(policy, refusal=replica.refusal)
+        guard = lambda: replica.refusal(current_origin())  # noqa: E731
     if process.recorder is not None:
         sender = process.recorder.around(sender)
         client.observe_requests(process.recorder.client_observer())
@@ -108,11 +151,11 @@ def make_writing_parts(process: Process, caches: InformerPool, slots: Slots) -> 
     )
     loop, known_plural = asyncio.get_running_loop(), client.known_plural
     gate = ClientWrites(ledger, budget=writers.budget, loop=loop, known_plural=known_plural, clock=clock)
-    client.guard_writes(policy.may_write, dry_run=dry_run, gate=gate)
+    client.guard_writes(guard, dry_run=dry_run, gate=gate)
     warnings = ServerWarnings(known_plural=known_plural, view_of=view_of, clock=clock, log=log)
     client.warnings.observer = warnings.add
     # Events have a gate of their own, and a ledger that remembers none: many of them would hide the writes.
     posted = WriteLedger(0)
-    events = WriteGate(sender, posted, clock=clock, may_write=policy.may_write, dry_run=dry_run)
+    events = WriteGate(sender, posted, clock=clock, refusal=policy.refusal, dry_run=dry_run)
     recorder = EventRecorder(events, controller=process.name, instance=process.instance, clock=clock, log=log)
-    return WritingParts(candidate, ledger, writers, recorder, posted, warnings)
+    return WritingParts(candidate, replica, ledger, writers, recorder, posted, warnings)

@@ -184,6 +184,12 @@ class EventRecorder:
                 self._waiting -= 1
                 self._queue.task_done()
 
+    async def until_posted(self, timeout: float) -> None:
+        """Return when everything recorded so far was posted or given up, or after `timeout` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._queue.join()
+
     async def flush(self, timeout: float) -> None:
         """Return when everything recorded so far was posted or given up, or after `timeout` seconds.
 

@@ -233,7 +233,9 @@ class InformerPool:
         for cached in made.values():
             cached.informer.set_watch_error_handler(self._call_on_fault)
             if self._shards is not None and cached.informer.scope is not None:
-                cached.informer.widen(self._shards.held)
+                # A handler that moves to it hears the differences of open shards: it is open before the
+                # commit.
+                cached.informer.widen(self._shards.held).on_open(self.open_shards)
             if self._recorder is not None:
                 self._recorder.follow(cached.identity.watch, cached.informer, cached.codec)
             if self._state is not None:
@@ -407,6 +409,11 @@ class InformerPool:
             return None
         found = self._known(GroupVersionKind.of(identity.watch.api_version, identity.watch.kind))
         return self._shards.new_scope(is_namespaced=found is None or found.namespaced)
+
+    @property
+    def is_staging(self) -> bool:
+        """Whether a generation is staged that brings caches."""
+        return bool(self._staged.new_informers or self._staged.new_identities)
 
     def scoped(self) -> Sequence[ManagedInformer]:
         """The caches of sharded resources."""

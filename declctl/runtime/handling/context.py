@@ -391,7 +391,7 @@ class Context:
         `reason`, `message` or `action` that is no text.
         """
         text = event_text(reason, message, type, action)
-        self._environment.cluster.record_event(obj, text, WriteOrigin(self.handler, self.generation))
+        self._environment.cluster.record_event(obj, text, self.origin)
 
     def _awaited(
         self, name: str, work: Callable[["HandlerWrites"], "WriteWork[T]"]

@@ -183,10 +183,12 @@ class Reloader:
         await in_thread(trim_heap, name="declctl-trim")
 
     def begin(self) -> None:
-        """Let handlers and schedules begin. A second call has no effect."""
+        """Let handlers and schedules begin. A second call has no effect.
+
+        Schedules that are paused stay so.
+        """
         self._slots.take_over()
         self._slots.resume()
-        self._schedules.resume()
         self._schedules.start()
 
     def synced_caches(self) -> Sequence[ManagedInformer]:

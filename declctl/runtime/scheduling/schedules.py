@@ -271,20 +271,26 @@ class Schedules:
         Returns the calls that still run, as `schedule nightly`.
         """
         self._stopped = True
-        tasks = [run.task for run in self._runs() if run.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout)
+        await self.until_returned(timeout)
         return [f"schedule {run.scheduled.name}" for run in self._runs()]
 
     def cancel(self) -> int:
         """Call nothing any more, and cancel the asynchronous calls that run; returns how many calls run."""
         self._stopped = True
-        runs = self._runs()
-        for run in runs:
+        self.cancel_running("this process leads no more")
+        return len(self._runs())
+
+    def cancel_running(self, why: str) -> None:
+        """Cancel the asynchronous calls that run; others go on."""
+        for run in self._runs():
             if run.work is not None and run.binding.implementation.is_async:
-                run.cancelled = "it was cancelled, because this process leads no more"
+                run.cancelled = f"it was cancelled, because {why}"
                 run.work.cancel()
-        return len(runs)
+
+    async def until_returned(self, timeout: float) -> None:
+        """Wait for running calls for `timeout` seconds at most."""
+        if tasks := [run.task for run in self._runs() if run.task is not None]:
+            await asyncio.wait(tasks, timeout=timeout)
 
     def calls_of(self, generation: int) -> list[str]:
         """The running calls of a generation, as `call of nightly for 2026-01-01T02:00:00+00:00`."""

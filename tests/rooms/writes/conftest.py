@@ -112,6 +112,10 @@ class Scene:
         self.log = Logged()
         self.resources = dict(RESOURCES)
 
+    def refusal(self) -> str:
+        """Why a write is not sent."""
+        return "" if self.leads else "this process does not lead"
+
     async def discover(self, kind: GroupVersionKind) -> Resource:
         """As a client: the kind in the version that is asked for, or NotFound."""
         if kind.kind not in self.resources:
@@ -122,7 +126,7 @@ class Scene:
     def factory(self, *, dry_run: bool = False) -> WriterFactory:
         """The writers of a new process."""
         policy = WritePolicy(
-            self.refusal,
+            lambda _: self.refusal(),
             dry_run,
             lambda written, *_: self.written.append(written),
             cached_version=lambda kind, key: self.cached,
