@@ -51,6 +51,7 @@ class Scene:
         self.gone: list[str] = []
         self.slot = SimpleNamespace(
             name="x",
+            is_open=lambda key, uid: True,
             add_leftover=lambda change: self.queued.append(change.key),
             object_gone=lambda change: self.gone.append(change.key),
         )

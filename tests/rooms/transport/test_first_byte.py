@@ -157,6 +157,6 @@ async def test_who_may_not_write_at_the_last_check_sends_nothing(talking, story,
                 # There was no further check: it was sent after the last one that passed.
                 assert story.pop() == "sent"
             assert story == []
-        client.guard_writes(lambda: True, dry_run=False)
+        client.guard_writes(lambda: "", dry_run=False)
         assert await client.request_json("PATCH", "/a", body={}) == {}
     assert story == ["sent"]
