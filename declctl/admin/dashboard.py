@@ -167,6 +167,8 @@ _ROWS = (
             _Panel("Duration of the last reload", [_value("declctl_reload_seconds", "instance")], "s"),
             _Panel("Generations in memory", [_value("declctl_generations_alive", "instance", how="max")]),
             _Panel("Leader", [_value("leader_election_master_status", "name", "instance", how="max")]),
+            _Panel("Slots", [_value("declctl_slots_handled", "instance", how="max")]),
+            _Panel("Slots that move", [_rate("declctl_slots_gained_total", "instance")], "ops"),
             _Panel("Plugins that are ready", [_value("declctl_plugin_ready", "plugin", how="min")]),
             _Panel("Schedules", [_rate("declctl_schedule_results_total", "schedule", "result")], "ops"),
         ),

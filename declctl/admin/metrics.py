@@ -42,6 +42,7 @@ from declctl.runtime.reporting.status import (
     REQUEST_FIGURES,
     RESOURCE_FIGURES,
     SCHEDULE_FIGURES,
+    SHARDING_FIGURES,
     WAITING_WRITE_FIGURES,
     WARNING_FIGURES,
     WORKQUEUE_FIGURES,
@@ -106,6 +107,7 @@ _WRITES = _FigureGroup(WRITE_FIGURES, ("handler", "verb", "result"))
 _WAITING_WRITES = _FigureGroup(WAITING_WRITE_FIGURES, ("handler",))
 _WARNINGS = _FigureGroup(WARNING_FIGURES, ("handler", "kind"))
 _ELECTION = _FigureGroup(ELECTION_FIGURES, ("name",), "with `leaderElection`")
+_SHARDING = _FigureGroup(SHARDING_FIGURES, ("name",), "with `sharding`")
 _PLUGINS = _FigureGroup(PLUGIN_FIGURES, ("plugin",))
 _BREAKERS = _FigureGroup(BREAKER_FIGURES, ("plugin",), "of plugins with `onError: Disable`")
 _REQUESTS = _FigureGroup(REQUEST_FIGURES, ("code", "method", "host"))
@@ -113,7 +115,7 @@ _SCRAPES = _FigureGroup(_LEFT_OUT, ("plugin",), "with `declctl_metrics`")
 _ADMIN = _FigureGroup(_REFUSED)
 _GROUPS = (
     *(_PROCESS, _CONDITIONS, _RESOURCES, _DECODING, _HANDLERS, _LAGS, _WORKQUEUES),
-    *(_SCHEDULES, _WRITES, _WAITING_WRITES, _WARNINGS, _ELECTION, _PLUGINS, _BREAKERS, _SCRAPES),
+    *(_SCHEDULES, _WRITES, _WAITING_WRITES, _WARNINGS, _ELECTION, _SHARDING, _PLUGINS, _BREAKERS, _SCRAPES),
     *(_REQUESTS, _ADMIN),
 )
 _BUILD = MetricInfo(
@@ -204,6 +206,9 @@ class StatusCollector(Collector):
         election = status.leader_election
         elections = [] if election is None else [((election.lease.partition("/")[2],), election)]
         yield from _families(_ELECTION, elections)
+        sharding = status.sharding
+        shared = [] if sharding is None else [((sharding.leases.partition("/")[2],), sharding)]
+        yield from _families(_SHARDING, shared)
         plugins = [((plugin.name,), plugin) for plugin in status.plugins]
         yield from _families(_PLUGINS, plugins)
         breakers = [(name, plugin.circuit_breaker) for name, plugin in plugins if plugin.circuit_breaker]

@@ -84,6 +84,12 @@ def print_status(document: Document, *, now: datetime) -> None:
     election = document.get("leaderElection")
     rows = [] if not election else [_election(election, now)]
     _section("LEASE", ("STATE", "LEADER", "SINCE", "TRANSITIONS", "REFUSED WRITES", "ERROR"), rows)
+    sharding = document.get("sharding")
+    _section(
+        "SLOTS",
+        ("HANDLED", "HELD", "QUOTA", "TOTAL", "FREE", "MEMBERS", "MOVED", "LOST", "REFUSED WRITES", "ERROR"),
+        [] if not sharding else [_sharding(sharding)],
+    )
     _section(
         "RESOURCE",
         ("SYNCED", "OBJECTS", "BYTES", "LISTS", "WATCHES", "RELISTS", "LAST EVENT", "STATE"),
@@ -327,6 +333,19 @@ def _election(election: Document, now: datetime) -> tuple[object, ...]:
     shown = age(since, now=now) if since else "-"
     counts = election["transitions"], election["refusedWrites"]
     return election["lease"], election["state"], leader, shown, *counts, election["error"]
+
+
+def _sharding(sharding: Document) -> tuple[object, ...]:
+    names = ("handled", "held", "quota", "total", "free", "members")
+    moved = sharding["gained"] + sharding["givenBack"]
+    counts = (*(sharding[name] for name in names), moved, sharding["lost"], sharding["refusedWrites"])
+    return sharding["leases"], *counts, sharding["fault"] or sharding["error"]
+
+
+def slots_in_words(sharding: Document) -> str:
+    """The slots of a process, such as `6 of 16 slots, 2 free`."""
+    free = f", {sharding['free']} free" if sharding["free"] else ""
+    return f"{sharding['handled']} of {sharding['total']} slots{free}"
 
 
 def _conditions(document: Document, now: datetime) -> list[tuple[object, ...]]:

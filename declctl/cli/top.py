@@ -14,7 +14,7 @@ import msgspec
 
 from declctl.cli.admin_client import AdminAddress, admin_address, ask, expect, why_redacted
 from declctl.cli.options import duration_of
-from declctl.cli.report import PROCESS_HEADERS, age, headline, last_event, process_rows
+from declctl.cli.report import PROCESS_HEADERS, age, headline, last_event, process_rows, slots_in_words
 from declctl.cli.terminal import has_colour, line, make_table, print_json, print_table
 from declctl.errors import UsageError
 from declctl.kit import figures
@@ -78,6 +78,7 @@ class LoadSample(msgspec.Struct, frozen=True):
     ready: bool
     leader: bool  # this process acts; also without an election
     leader_identity: str | None  # who holds the lease; None without an election
+    slots: str  # those that this process handles, in words; empty without a sharding
     reload_reason: str  # of the last reload; empty before the first
     reload_status: str  # of the condition Reloaded: True, False or Unknown
     reload_time: str | None  # the end of the last reload, RFC 3339
@@ -104,6 +105,7 @@ def sample(
         ready=after["ready"],
         leader=after.get("leader", True),
         leader_identity=election.get("holder"),
+        slots=slots_in_words(sharding) if (sharding := after.get("sharding")) else "",
         reload_reason=last_reload.get("reason", ""),
         reload_status=reloaded.get("status", "Unknown"),
         reload_time=last_reload.get("time"),
@@ -314,6 +316,7 @@ def _head(taken: LoadSample) -> Iterator[str]:
     leads = "leads" if taken.leader else followed
     objects, memory = sum(each.objects for each in taken.caches), sum(each.bytes for each in taken.caches)
     parts = [f"last reload: {reload}", f"{figures.count(objects)} objects in {figures.byte_size(memory)}"]
+    parts += [taken.slots] if taken.slots else []
     yield "; ".join([*parts, leads] if taken.leader_identity is not None or not taken.leader else parts)
 
 

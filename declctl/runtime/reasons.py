@@ -270,6 +270,12 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
         "mend the function that the message names; the changes wait, and are judged again",
     ),
     _degraded(
+        "SlotsNotShared",
+        "This process can't take part in the sharing of slots: requests for Leases fail, or another process has "
+        "another `sharding`.",
+        "see the message: grant the right that it names, or end the process that it names",
+    ),
+    _degraded(
         "FinalizersLeft",
         "Objects have a finalizer that the manifest lacks. A handler of this controller has added it: "
         "nothing removes it, and they can't be deleted.",

@@ -24,7 +24,14 @@ import msgspec
 
 from declctl.informer.reflector.faults import is_waited_for
 from declctl.kit import Clock, set_within
-from declctl.leadership import LeaseTimes, ShardCallbacks, ShardElector, SharingLeases, SharingStatus
+from declctl.leadership import (
+    LeaseTimes,
+    ShardCallbacks,
+    ShardElector,
+    ShardState,
+    ShardStatus,
+    SharingLeases,
+)
 from declctl.manifest.model import ShardingSpec
 from declctl.runtime.caching.held_shards import HeldShards
 from declctl.runtime.caching.informer_pool import InformerPool
@@ -53,14 +60,37 @@ class ReplicaParts(msgspec.Struct, frozen=True):
     drain_timeout: Callable[[], float]  # seconds that a shard waits for its running calls
 
 
-class ReplicaStatus(msgspec.Struct, frozen=True):
-    """The sharing as this process sees it."""
+class SlotStatus(msgspec.Struct, frozen=True):
+    """One slot as this process sees it. Its states are those of a shard; one that is held is handled or not."""
 
-    sharing: SharingStatus
-    lease: str  # namespace, and the beginning of the names of the Leases
-    open: tuple[int, ...]  # shards that are handled here
-    open_since: dict[int, datetime]
-    refused_writes: int = 0
+    slot: int
+    state: str  # Listing or Handled for one that is held here; else as `ShardState`
+    holder: str = ""  # the identity of the process that holds it; empty if it is free
+    since: datetime | None = None  # handled here; elsewhere, when the holder has taken it, by its own clock
+    free_seconds: float = 0.0  # for how long this process has seen it free
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True):
+    """The sharing of slots as this process sees it. `document_of` makes JSON of it."""
+
+    identity: str  # of this process
+    leases: str  # namespace, and the beginning of the names of the Leases
+    sharding: str  # such as `16 by Namespace`
+    member: int | None  # the number of this process; None if it has none
+    members: int  # processes that share, as far as they have numbers
+    quota: int | None  # slots that this process should hold
+    total: int  # slots
+    held: int  # slots whose Leases this process has
+    handled: int  # those of them that are handled here
+    free: int  # slots that no process holds
+    free_seconds: float  # for how long the slot is free that has been so for the longest time
+    gained: int  # slots, since the start
+    given_back: int  # slots, since the start
+    lost: int  # slots, since the start
+    refused_writes: int  # that were not sent, as their slots are not held here
+    fault: str | None  # why nothing is taken
+    error: str | None  # the last request for a Lease that failed, unless one of its kind has succeeded since
+    slots: tuple[SlotStatus, ...]
 
 
 class Replica:
@@ -177,13 +207,45 @@ class Replica:
 
     def status(self) -> ReplicaStatus:
         """The sharing as this process sees it."""
+        seen = self._elector.status()
+        free = [each.free_seconds for each in seen.shards if not each.holder]
         return ReplicaStatus(
-            self._elector.status(),
+            seen.identity,
             self.shown,
-            tuple(sorted(self._shards.open)),
-            dict(self._open_since),
-            self._refused,
+            seen.sharding,
+            seen.member,
+            seen.members,
+            seen.quota,
+            total=len(seen.shards),
+            held=sum(each.holder == seen.identity for each in seen.shards),
+            handled=len(self._shards.open),
+            free=len(free),
+            free_seconds=max(free, default=0.0),
+            gained=seen.gained,
+            given_back=seen.given_back,
+            lost=seen.lost,
+            refused_writes=self._refused,
+            fault=seen.fault,
+            error=seen.error,
+            slots=tuple(map(self._slot_status, seen.shards)),
         )
+
+    def _slot_status(self, each: ShardStatus) -> SlotStatus:
+        state, since = str(each.state), each.since
+        if each.state is ShardState.HELD:
+            opened = self._open_since.get(each.shard)
+            state, since = ("Listing", since) if opened is None else ("Handled", opened)
+        return SlotStatus(each.shard, state, each.holder, since, each.free_seconds)
+
+    def faults(self) -> list[str]:
+        """Why this process takes no slot, or can't keep those that it has; empty if it does."""
+        seen = self._elector.status()
+        return [each for each in (seen.fault, seen.error) if each]
+
+    def unfinished(self) -> str:
+        """What is under way, in words; empty if all slots that are held are handled."""
+        waiting = sorted(self._shards.held - self._shards.open)
+        return f"slots {', '.join(map(str, waiting))} are held and not handled yet" if waiting else ""
 
     # Called by the elector, on its loop
 

@@ -98,7 +98,9 @@ class Fleet:
         self.namespaces = [new_namespace(cluster) for _ in range(NAMESPACES)]
         self._stack = stack
         texts = {"manifest.yaml": MANIFEST, "code.py": CODE}
-        self._bundle = BundleDir(folder / "bundle", {n: t.replace("PLACE", self.place) for n, t in texts.items()})
+        self._bundle = BundleDir(
+            folder / "bundle", {n: t.replace("PLACE", self.place) for n, t in texts.items()}
+        )
         self.ended_at: dict[str, float] = {}  # when a process was killed
         self.processes: dict[str, Declctl] = {}
         self.changes: list[tuple[str, int, float]] = []  # key, version, time
@@ -182,7 +184,9 @@ class Fleet:
                     begun[key] = float(at)
                 else:
                     found.append(Call(key, begun.pop(key), float(at), name))
-            found += [Call(key, at, self.ended_at.get(name, time.monotonic()), name) for key, at in begun.items()]
+            found += [
+                Call(key, at, self.ended_at.get(name, time.monotonic()), name) for key, at in begun.items()
+            ]
         return found
 
     def require_alone(self, *, but: str = "") -> None:
@@ -267,7 +271,9 @@ def test_a_process_that_was_stopped_for_a_while_writes_nothing_late(fleet: Fleet
         fleet.until_balanced(2)
     fleet.require_in_time()
     fleet.require_alone(but="one")
-    late = [each for each in fleet.lines("wrote") if each[3] == "one" and stopped < each[2] < resumed + RETRY / 10]
+    late = [
+        each for each in fleet.lines("wrote") if each[3] == "one" and stopped < each[2] < resumed + RETRY / 10
+    ]
     assert late == []
     assert one.alive
     for process in fleet.processes.values():

@@ -89,6 +89,7 @@ def _all(
     yield from _of_the_files(conditions.get(RELOADED), status, history)
     yield from _of_the_config_map(conditions.get(FILES_FOLLOWED))
     yield from _of_the_lease(status)
+    yield from _of_the_slots(status)
     if status.server.unreachable_since is not None:
         yield Alarm(
             "server",
@@ -173,6 +174,20 @@ def _of_the_config_map(followed: Document | None) -> Iterator[Alarm]:
         f"{title}, since {document_moment(followed['lastTransitionTime'])}",
         excerpt(followed["message"], most=MOST),
         _advice(FILES_FOLLOWED, followed["reason"]),
+    )
+
+
+def _of_the_slots(status: ControllerStatus) -> Iterator[Alarm]:
+    sharding = status.sharding
+    if sharding is None or (problem := sharding.fault or sharding.error) is None:
+        return
+    yield Alarm(
+        "slots",
+        Level.ALARM,
+        "This process can't take part in the sharing of slots",
+        excerpt(f"{sharding.leases}: {problem}", most=MOST),
+        "Grant list, get, create and update on leases of coordination.k8s.io, see whether the API server answers, "
+        "or end the process that shares the slots in another way.",
     )
 
 

@@ -105,6 +105,9 @@ def head(view: View) -> Sequence[Element]:
     facts: list[Child] = [_mark("ready", "not ready", good=status.ready)]
     if status.leader_election is not None:
         facts.append(element("span", "leads" if status.leader else f"{status.leader_election.state}"))
+    if (sharding := status.sharding) is not None:
+        free = f", {sharding.free} free" if sharding.free else ""
+        facts.append(element("span", f"{sharding.handled} of {sharding.total} slots{free}"))
     facts.append(element("span", f"generation {status.generation}"))
     facts.append(element("span", "bundle ", element("code", status.bundle_hash[:_DIGITS] or NONE)))
     nodes = [element("h1", status.name), element("p", *facts, class_="facts")]
@@ -427,7 +430,15 @@ def _process(view: View) -> Element | None:
     ]
     shown = {
         name: view.document[name]
-        for name in ("server", "leaderElection", "recordedEvents", "writeRetries", "machinery", "fileWatch")
+        for name in (
+            "server",
+            "leaderElection",
+            "sharding",
+            "recordedEvents",
+            "writeRetries",
+            "machinery",
+            "fileWatch",
+        )
         if view.document.get(name)
     }
     facts = {

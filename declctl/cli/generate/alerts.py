@@ -179,6 +179,14 @@ ALERTS: Final = (
         "See why renewals are late: the API server, or processors that are too busy.",
     ),
     Alert(
+        "DeclctlSlotsUnhandled",
+        "sum by (job, name) (declctl_slots_handled{{job}}) < max by (job, name) (declctl_slots{{job}})",
+        "5m",
+        "Only {{ $value }} slots of {{ $labels.name }} are handled: the objects of the others wait.",
+        "`declctl status` of each process says which slots it handles, and why it takes no others.",
+        _CRITICAL,
+    ),
+    Alert(
         "DeclctlPluginMetricsMissing",
         "increase(declctl_plugin_metrics_failed_total{{job}}[15m]) > 0",
         "15m",

@@ -216,7 +216,7 @@ class StatusReporter:
         self._slots = slots
         self._schedules = schedules
         self._writing = writing
-        self._candidate = writing.candidate
+        self._candidate, self._replica = writing.candidate, writing.replica
         self._stray_finalizers = stray_finalizers
         self._reloader = reloader
         self._retries = retries
@@ -300,6 +300,7 @@ class StatusReporter:
             "KeysUnknown": [*self._slots.unmapped()],
             "FinalizersLeft": [*map(str, self._stray_finalizers.found)],
             "WriteLoop": [*map(str, self._slots.write_loops())],
+            "SlotsNotShared": [] if self._replica is None else self._replica.faults(),
             "StateNotKept": [] if self._state is None or not self._state.fault else [self._state.fault],
             "FileWatchFailed": [f"files can't be looked at: {unwatched}"] if unwatched is not None else [],
         }
@@ -380,6 +381,7 @@ class StatusReporter:
             ready=ready is not None and ready.status == "True",
             leader=self._candidate is None or self._candidate.may_write(),
             leader_election=None if self._candidate is None else self._candidate.status(),
+            sharding=None if self._replica is None else self._replica.status(),
             generations_alive=sum(not each.refused for each in old) + (generation is not None),
             old_generations=old,
             conditions=self._conditions.all(),
@@ -452,7 +454,8 @@ class StatusReporter:
     def unfinished(self) -> str:
         """The same, without a look: nothing is logged, and no condition is set."""
         election = "" if self._candidate is None else self._candidate.unfinished()
-        reasons = [election] if election else []
+        sharing = "" if self._replica is None else self._replica.unfinished()
+        reasons = [each for each in (election, sharing) if each]
         reasons += [
             f"{r.name} has not synced ({r.error or f'{r.items_listed} objects so far'})"
             for r in self.resources()

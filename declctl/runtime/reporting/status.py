@@ -37,6 +37,7 @@ from declctl.writes import KindWrites, RecordedEvents, WaitingWrites, WriteTotal
 
 if TYPE_CHECKING:  # imported only for a manifest with an election
     from declctl.leadership import LeadershipStatus
+    from declctl.runtime.sharding import ReplicaStatus
 
 _Watches = Sequence[InformerStatistics]
 _CHANGES_KEPT = 100  # of the conditions
@@ -568,6 +569,30 @@ ELECTION_FIGURES = (
 )
 
 
+# Each row has the label name, which is the beginning of the names of the Leases.
+SHARDING_FIGURES = (
+    Figure("total", "declctl_slots", "Slots into which the objects are cut.", counts=False),
+    Figure("held", "declctl_slots_held", "Slots whose Leases this process has.", counts=False),
+    Figure("handled", "declctl_slots_handled", "Slots that this process handles.", counts=False),
+    Figure("free", "declctl_slots_free", "Slots that no process holds, as this one sees it.", counts=False),
+    Figure(
+        "free_seconds",
+        "declctl_slots_free_seconds",
+        "For how long this process has seen the slot free that has been so for the longest time.",
+        counts=False,
+    ),
+    Figure("members", "declctl_sharding_members", "Processes that share the slots.", counts=False),
+    Figure("gained", "declctl_slots_gained", "Slots that this process has taken."),
+    Figure("given_back", "declctl_slots_given_back", "Slots that this process has given back in order."),
+    Figure("lost", "declctl_slots_lost", "Slots whose Leases this process could not renew in time."),
+    Figure(
+        "refused_writes",
+        "declctl_slots_refused_writes",
+        "Writes that were not sent, because this process did not hold the slot of their call.",
+    ),
+)
+
+
 def _document(figures: Iterable[Figure], statistics: object) -> dict[str, Any]:
     return {camel_case(figure.name): document_of(figure.of(statistics)) for figure in figures if figure.shown}
 
@@ -839,6 +864,7 @@ class ControllerStatus(msgspec.Struct, frozen=True):
     file_watch: FileWatchStatus = msgspec.field(default_factory=FileWatchStatus)
     schedules: Sequence[ScheduleStatistics] = ()
     leader_election: "LeadershipStatus | None" = None  # None without an election
+    sharding: "ReplicaStatus | None" = None  # None without a sharding
     client_requests: Sequence[RequestTotal] = ()  # to the API server, by method and result
     log_level: LogLevelStatus | None = None  # None: that of the start
     condition_changes: Sequence[ControllerCondition] = ()  # of the status, the oldest first

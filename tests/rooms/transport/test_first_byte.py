@@ -107,7 +107,7 @@ async def test_the_loop_does_not_turn_between_the_check_and_the_first_byte(talki
         def check():
             story.append("checked")
             loop.call_soon(turn)
-            return True
+            return ""
 
         for _ in range(2):  # by a new connection, and by one of the pool
             await write(client, server.url, body, check)
@@ -127,7 +127,7 @@ async def test_a_thread_checks_when_it_has_connected(talking, story, monkeypatch
 
     def check():
         story.append("checked")
-        return True
+        return ""
 
     async with talking() as (server, client):
         await by_official_client_in_a_thread(client, server.url, body, check)
@@ -146,7 +146,7 @@ async def test_who_may_not_write_at_the_last_check_sends_nothing(talking, story,
         def check():
             if not (passes := next(answers)) and write is by_request:
                 raise NotLeader("not sent: this process does not lead")
-            return passes
+            return "" if passes else "it follows"
 
         return check
 

@@ -172,7 +172,7 @@ def writing(connected):
 
         async def go():
             async with connected(answer) as (url, client):
-                client.guard_writes(lambda: "" if leads else "it follows", dry_run=dry_run)
+                client.guard_writes(lambda: "" if leads else "this process does not lead", dry_run=dry_run)
                 asynchronous, synchronous = client.api_client(), client.sync_api_client()
                 sent = [
                     ("GET", None),
@@ -243,7 +243,7 @@ async def test_a_client_that_a_handler_makes_from_the_configuration_is_guarded_t
 
     async with connected(answer, {"token": "own", "as": "jane"}) as (url, client):
         leads = [True]
-        client.guard_writes(lambda: "" if leads[0] else "it follows", dry_run=True)
+        client.guard_writes(lambda: "" if leads[0] else "this process does not lead", dry_run=True)
 
         def handle():
             made = CoreV1Api(SyncApiClient(configuration=copies(client.sync_api_client().configuration)))
@@ -269,12 +269,12 @@ async def test_a_write_is_not_sent_again_after_the_lease_was_lost(serving, kubec
 
     def is_asked_once():
         had, leads[0] = leads[0], False
-        return had
+        return "" if had else "this process does not lead"
 
     async with serving(answer) as url:
         client = await Client.from_kubeconfig_dict(kubeconfig(url, {"token": "own", "as": "jane"}))
         api = CoreV1Api(client.sync_api_client())
-        client.guard_writes(lambda: "" if leads[0] else "it follows", dry_run=False)
+        client.guard_writes(lambda: "" if leads[0] else "this process does not lead", dry_run=False)
         with pytest.raises(NotLeader):
             await asyncio.to_thread(api.delete_namespaced_config_map, "b", "a")
     leads[0] = True
@@ -392,7 +392,7 @@ async def test_each_request_is_counted_by_method_and_code(serving, kubeconfig):
                 await client.api_client().call_api(*call, body={})
             with suppress(ApiException, SyncApiException):
                 await asyncio.to_thread(client.sync_api_client().call_api, *call, body={})
-        client.guard_writes(lambda: "it follows", dry_run=False)
+        client.guard_writes(lambda: "this process does not lead", dry_run=False)
         with pytest.raises(NotLeader):
             await client.api_client().call_api("DELETE", f"{url}/", headers)
         with pytest.raises(NotLeader):
