@@ -1,7 +1,7 @@
 """Several whole controllers that share the objects of a sandbox: who handles what, and when."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,7 +47,7 @@ def keys(request, ctx):
 def whole(request):
     tell("whole", NAME, str(request.key))
 """
-NAMESPACES = tuple(f"ns-{number}" for number in range(12))
+NAMESPACES = tuple(f"ns-{number}" for number in range(20))
 Replicas = Callable[..., ControllerUnderTest]
 
 
@@ -74,18 +74,15 @@ def replica(
 
 
 def held(process: ControllerUnderTest) -> frozenset[int]:
-    """The shards that a replica handles."""
-    found = process.runtime.parts.writing.replica
-    assert found is not None
-    return frozenset(process.on_machinery(_open_of(found), 30))
-
-
-async def _open_of(replica: Any) -> Sequence[int]:
-    return replica.status().open
+    """The slots that a replica handles."""
+    sharding = process.status().sharding
+    assert sharding is not None
+    return frozenset(each.slot for each in sharding.slots if each.state == "Handled")
 
 
 def until_shared(*processes: ControllerUnderTest) -> list[frozenset[int]]:
     """Let time pass until all shards are handled, by each process its quota; returns these."""
+    found: list[frozenset[int]] = []
     for _ in range(60):
         found = [held(each) for each in processes]
         sizes = sorted(map(len, found))
@@ -95,7 +92,7 @@ def until_shared(*processes: ControllerUnderTest) -> list[frozenset[int]]:
     raise AssertionError(f"not shared: {found}, {[each.log.events() for each in processes]}")
 
 
-def rows(board: ModuleType, *first: Any) -> list[tuple]:
+def rows(board: ModuleType, *first: Any) -> list[tuple[Any, ...]]:
     """The rows of the blackboard that begin like this."""
     return [row for row in tuple(board.told) if row[: len(first)] == first]
 
@@ -115,7 +112,7 @@ def test_a_lone_replica_handles_all(replica, sandbox, board) -> None:
 
 
 def test_a_second_replica_takes_its_half_and_nothing_is_told_twice(replica, sandbox, board) -> None:
-    """What moves is told to the new holder as at a start; the old one hears no Deleted, and nothing any more."""
+    """What moves is told to the new holder as at a start; the old one hears nothing more, and no Deleted."""
     one = replica("one")
     until_shared(one)
     one.wait_idle()
@@ -141,3 +138,180 @@ def test_a_second_replica_takes_its_half_and_nothing_is_told_twice(replica, sand
     until_shared(one)
     one.wait_idle()
     assert not [row for row in rows(board, "seen") if row[2] == "Deleted"]
+
+
+def test_what_is_not_sharded_is_handled_where_slot_0_is(replica, sandbox, board) -> None:
+    """Each replica has all of it in its cache; handlers, schedules and life-cycle writes are one's alone."""
+    spec = SPEC + "  schedules: [{name: tick, every: 10s, entryPoint: \"code:tick\"}]\n"
+    code = CODE + """
+def tick(ctx):
+    tell("tick", NAME)
+    kind = {"apiVersion": "v1", "kind": "ConfigMap"}
+    ctx.sync.apply({**kind, "metadata": {"name": "ticked", "namespace": "default"}, "data": {"v": NAME}})
+"""
+    running = {name: replica(name, spec, code) for name in ("one", "two")}
+    of_one, _ = until_shared(*running.values())
+    holder, other = ("one", "two") if 0 in of_one else ("two", "one")
+    running[holder].advance(25)
+    running[holder].wait_idle()
+    assert {row[1] for row in rows(board, "tick")} == {holder}
+    assert len(rows(board, "tick")) >= 2
+    assert rows(board, "whole") == [("whole", holder, "default/s")]
+    assert all(len(each.lister("secrets")) == 1 for each in running.values())
+    board.clear()
+    assert running[holder].stop() == 0
+    until_shared(running[other])
+    running[other].advance(25)
+    running[other].wait_idle()
+    assert {row[1] for row in rows(board, "tick")} == {other}
+    assert rows(board, "whole") == [("whole", other, "default/s")]
+
+
+SLOW = """
+import asyncio
+
+async def keys(request, ctx):
+    tell("begins", NAME, str(request.key))
+    try:
+        if request.obj["data"]["v"] == "slow":
+            while not await asyncio.to_thread(wait, "go on", 0.05):
+                await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        tell("cancelled", NAME, str(request.key))
+        raise
+    tell("ends", NAME, str(request.key))
+"""
+
+
+def test_a_move_waits_for_calls_and_drops_what_waits(replica, sandbox, board) -> None:
+    """The new holder begins with a key when the call of the old one has ended; a failing key moves as well."""
+    code = CODE + """
+def keys(request, ctx):
+    if request.obj["data"]["v"] == "bad":
+        tell("fails", NAME, str(request.key))
+        raise ValueError("bad")
+    tell("begins", NAME, str(request.key))
+    if request.obj["data"]["v"] == "slow":
+        wait("go on")
+    tell("ends", NAME, str(request.key))
+"""
+    spec = SPEC.replace("mode: Reconcile}", "mode: Reconcile, queue: {concurrency: 4}}")
+    one = replica("one", spec, code)
+    until_shared(one)
+    one.wait_idle()
+    board.clear()
+    for shard in range(SLOTS):  # one key of each slot is slow, and one fails
+        slow, bad = of_shard(shard)[:2]
+        sandbox.patch("ConfigMap", "a", {"data": {"v": "slow"}}, namespace=slow)
+        sandbox.patch("ConfigMap", "a", {"data": {"v": "bad"}}, namespace=bad)
+    until("all four run", lambda: len(rows(board, "begins")) == SLOTS)
+    two = replica("two", spec, code)
+    for _ in range(20):
+        two.advance(RETRY / 2)
+    assert held(two) == frozenset()
+    assert len(held(one)) == SLOTS - SLOTS // 2
+    assert rows(board, "begins", "two") == rows(board, "ends") == []
+    board.open_gate("go on")
+    _, of_two = until_shared(one, two)
+    until("they have failed there", lambda: len({row[2] for row in rows(board, "fails", "two")}) == len(of_two))
+    order = [row for row in tuple(board.told) if row[0] in ("begins", "ends")]
+    for shard in of_two:
+        key = f"{of_shard(shard)[0]}/a"
+        assert [row[:2] for row in order if row[2] == key] == [
+            ("begins", "one"),
+            ("ends", "one"),
+            ("begins", "two"),
+            ("ends", "two"),
+        ]
+    board.clear()
+    one.advance(120)
+    failing = {row[1:] for row in rows(board, "fails")}
+    moved = {f"{of_shard(shard)[1]}/a" for shard in of_two}
+    assert {key for name, key in failing if name == "two"} == moved
+    assert not {key for name, key in failing if name == "one"} & moved
+
+
+def test_a_lost_slot_ends_its_calls_and_refuses_their_writes(replica, sandbox, board) -> None:
+    """Also the writes of a call that goes on when the slot has come back; other slots notice nothing."""
+    code = CODE + """
+def keys(request, ctx):
+    if request.obj["data"]["v"] != "slow":
+        return
+    tell("begins", str(request.key))
+    wait("go on " + request.key.namespace)
+    kind = {"apiVersion": "v1", "kind": "ConfigMap"}
+    for write in (
+        lambda: ctx.sync.apply({**kind, "metadata": {"name": "child"}, "data": {"v": "x"}}),
+        lambda: official(ctx, request.key.namespace),
+    ):
+        try:
+            write()
+            tell("written", str(request.key))
+        except NotLeader as refused:
+            tell("refused", str(request.key), str(refused))
+
+def official(ctx, namespace):
+    from kubernetes.client import CoreV1Api
+    body = {"metadata": {"name": "other"}}
+    CoreV1Api(ctx.sync_client).create_namespaced_config_map(namespace, body)
+"""
+    spec = SPEC.replace("mode: Reconcile}", "mode: Reconcile, queue: {concurrency: 4}}")
+    one = replica("one", spec, code)
+    until_shared(one)
+    one.wait_idle()
+    namespaces = {shard: of_shard(shard)[0] for shard in range(SLOTS)}
+    for namespace in namespaces.values():
+        sandbox.patch("ConfigMap", "a", {"data": {"v": "slow"}}, namespace=namespace)
+    until("all calls run", lambda: len(rows(board, "begins")) == SLOTS)
+    lost = namespaces[2]
+    lease = next(each for each in sandbox.objects("Lease", "default") if each["metadata"]["name"] == "web-shard-2")
+    holder = lease["spec"]["holderIdentity"]
+    sandbox.patch("Lease", "web-shard-2", {"spec": {"holderIdentity": "other"}})
+    for _ in range(20):
+        one.advance(RETRY / 2)
+        if 2 not in held(one):
+            break
+    assert held(one) == {0, 1, 3}
+    assert one.status().sharding.lost == 1
+    # The other process goes, and the slot comes back, while the old call still runs.
+    sandbox.patch("Lease", "web-shard-2", {"spec": {"holderIdentity": holder, "leaseDurationSeconds": 1}})
+    until_shared(one)
+    for namespace in namespaces.values():
+        board.open_gate(f"go on {namespace}")
+    until("all have tried", lambda: len(rows(board, "written")) + len(rows(board, "refused")) == 2 * SLOTS)
+    assert {row[1] for row in rows(board, "refused")} == {f"{lost}/a"}
+    assert len(rows(board, "written")) == 2 * (SLOTS - 1)
+    assert one.status().sharding.refused_writes >= 2
+    # Then the key is handled by a call of its own.
+    until("it is called again", lambda: len(rows(board, "begins", f"{lost}/a")) == 2, timeout=30)
+    assert one.stop() == 0
+
+
+def test_a_reload_while_slots_are_shared(replica, sandbox, board, tmp_path) -> None:
+    """An edit of code, a new handler, and a new resource concern the slots of each replica alone."""
+    one, two = replica("one"), replica("two")
+    shares = until_shared(one, two)
+    board.clear()
+    more = SPEC.replace(
+        "  sharding:", "    - {name: more, resourceRef: {name: extra}, entryPoint: \"code:more\"}\n  sharding:"
+    ).replace(
+        "  handlers:",
+        "    - {name: extra, apiVersion: v1, kind: ConfigMap, cache: {mode: MetadataOnly}}\n  handlers:",
+    )
+    for name, process in (("one", one), ("two", two)):
+        code = f'NAME = "{name}"\n{CODE}\ndef more(obj):\n    tell("more", NAME, obj.key)\n'
+        (tmp_path / name / "manifest.yaml").write_text(more)
+        (tmp_path / name / "code.py").write_text(code.replace('tell("key"', 'tell("new key"'))
+        assert process.reload().result == "Applied"
+        process.wait_idle()
+    told = rows(board, "more")
+    assert Counter(row[2] for row in told if row[2].startswith("ns-")) == Counter(
+        f"{each}/a" for each in NAMESPACES
+    )
+    for name, shards in zip(("one", "two"), shares, strict=True):
+        found = {row[2] for row in told if row[1] == name and row[2].startswith("ns-")}
+        assert found == {f"{each}/a" for shard in shards for each in of_shard(shard)}
+    for each in NAMESPACES:
+        sandbox.patch("ConfigMap", "a", {"data": {"v": "2"}}, namespace=each)
+    until("the new code has all", lambda: len(rows(board, "new key")) >= len(NAMESPACES))
+    assert {row[1] for row in rows(board, "new key")} == {"one", "two"}
