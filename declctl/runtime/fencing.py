@@ -1,6 +1,6 @@
 """The fence around writes: what is not this process's to write is not sent, and what was sent is cut off.
 
-The check is made right before the first byte, also of an attempt that has waited for a connection. Reads pass.
+The check is made right before the first byte, also if the request has waited for a connection. Reads pass.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ _READS = ("GET", "HEAD")
 class FencedSender:
     """Sends the writes of handlers, unless `refusal` says why not. Used on the machinery loop.
 
-    `refusal` takes the call that writes; None if it is not known. It returns an empty text for a write that may
-    be sent.
+    `refusal` takes the call that writes; None if it is not known. It returns an empty text for a write that
+    may be sent.
     """
 
     def __init__(self, sender: Client, refusal: Callable[[WriteOrigin | None], str]) -> None:

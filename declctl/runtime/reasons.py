@@ -271,8 +271,8 @@ REASONS: Final[tuple[ConditionReason, ...]] = (
     ),
     _degraded(
         "SlotsNotShared",
-        "This process can't take part in the sharing of slots: requests for Leases fail, or another process has "
-        "another `sharding`.",
+        "This process can't take part in the sharing of slots: requests for Leases fail, or another process "
+        "has another `sharding`.",
         "see the message: grant the right that it names, or end the process that it names",
     ),
     _degraded(

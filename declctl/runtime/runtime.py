@@ -118,6 +118,17 @@ async def _first(*waits: Awaitable[Any]) -> None:
             task.cancel()
 
 
+def _hold_back(parts: RuntimeParts) -> None:
+    """Let what is one process's alone not begin before this process is elected."""
+    candidate = parts.writing.candidate
+    if candidate is not None:
+        parts.slots.stand_by()
+        if candidate.spec.followers is Followers.COLD:
+            parts.caches.defer_starts()
+    if candidate is not None or parts.writing.replica is not None:
+        parts.schedules.pause()
+
+
 def _begin_end(process: Process, candidate: "Candidate | None") -> None:
     """Let nothing new begin, and keep what waits, before the end drops it."""
     if candidate is not None:
@@ -425,7 +436,7 @@ class Runtime:
             self._introduce(client, checked)
             process = self._process_of(files, checked, client, tasks, stack)
             parts = self._parts = make_parts(process, history=self._history, restart=self._start_again)
-            candidate = parts.writing.candidate
+            candidate, replica = parts.writing.candidate, parts.writing.replica
             # The servers first: an address that is in use ends the process before any handler is called.
             # Their code is loaded while the API server answers the first requests.
             discovering = asyncio.create_task(_discover(client, self.plan), name="first discovery")
@@ -434,14 +445,7 @@ class Runtime:
                     await stack.enter_async_context(front(self))
             finally:
                 discovering.cancel()  # what is not known by now, each informer asks for itself
-            replica = parts.writing.replica
-            if replica is not None:
-                parts.schedules.pause()  # until shard 0 is open
-            if candidate is not None:
-                parts.slots.stand_by()
-                parts.schedules.pause()
-                if candidate.spec.followers is Followers.COLD:
-                    parts.caches.defer_starts()
+            _hold_back(parts)
             first = await unless_stopped(parts.reloader.start(checked), self._stopping)
             recording = tasks.create_task(parts.writing.recorder.run(), name="events")
             watched = self.handler_loops.watch(parts.slots.time_out_blocked)

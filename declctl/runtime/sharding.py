@@ -61,7 +61,7 @@ class ReplicaParts(msgspec.Struct, frozen=True):
 
 
 class SlotStatus(msgspec.Struct, frozen=True):
-    """One slot as this process sees it. Its states are those of a shard; one that is held is handled or not."""
+    """One slot as this process sees it."""
 
     slot: int
     state: str  # Listing or Handled for one that is held here; else as `ShardState`
@@ -100,7 +100,7 @@ class Replica:
     - `shards`: written here; the caches and the handlers of the process go by it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a process has before its parts
         self,
         spec: ShardingSpec,
         client: Client,
@@ -134,6 +134,7 @@ class Replica:
         self._departures: dict[
             int, asyncio.Task[None]
         ] = {}  # of shards that are closed, until they are drained
+        self._election: asyncio.Task[None] | None = None
         self._patience: float | None = None  # seconds for running calls at the end of the process
         self._logged_fault: str | None = None
         self._silent_until = 0.0
@@ -146,7 +147,7 @@ class Replica:
     # Writes
 
     def refusal(self, origin: WriteOrigin | None) -> str:
-        """Why a write of a call must not be sent now; empty if it may be. Counts refusals. From any thread."""
+        """Why a write of a call must not be sent; empty if it may be. Counts refusals. From any thread."""
         why = self._why_not(origin)
         if why:
             with self._counting:
@@ -185,12 +186,17 @@ class Replica:
         )
         opening = asyncio.ensure_future(self._open_listed(parts))
         reporting = asyncio.ensure_future(self._report_errors())
+        self._election = asyncio.ensure_future(self._elector.run())
+        tasks = (self._election, opening, reporting)
         try:
-            await self._elector.run()
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if not task.cancelled():
+                    task.result()  # raises a fault of ours
         finally:
-            opening.cancel()
-            reporting.cancel()
-            await asyncio.wait([opening, reporting])
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
     async def end(self, patience: float) -> None:
         """Close all shards, wait `patience` seconds for their running calls, and give each Lease back."""
@@ -204,6 +210,8 @@ class Replica:
                 f"not all slots of {self.shown} could be released in time: other processes take them after "
                 f"{self.spec.lease_duration:g} s"
             )
+            if self._election is not None:
+                self._election.cancel()
 
     def status(self) -> ReplicaStatus:
         """The sharing as this process sees it."""
@@ -360,7 +368,7 @@ class Replica:
             self._elector.drained(shard)
 
     async def _report_errors(self) -> None:
-        """Log why requests for Leases fail, or why nothing is taken: when that changes, and when it is over."""
+        """Log why requests for Leases fail, or nothing is taken: when that changes, and when it is over."""
         while True:
             status = self._elector.status()
             fault = status.fault or status.error

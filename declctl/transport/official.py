@@ -340,8 +340,8 @@ class WriteGuard:
     It counts all requests by `count`, gives warnings of answers to `warned`, and guards writes:
 
     - `refusal`: why a write must not be sent, as this process does not lead; empty if it may be. Writes raise
-      NotLeader with it. It is asked before a
-      write waits for the gate, and in the call that sends the first byte of each attempt.
+      NotLeader with it. It is asked before a write waits for the gate, and in the call that sends the first
+      byte of each attempt.
     - `dry_run`: writes have `dryRun=All`.
     - `gate`: limits their rate and receives them; None for no limit.
     - `observer`: sees all requests with their answers; None for no observer.

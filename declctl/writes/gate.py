@@ -151,8 +151,8 @@ def refuse_nothing(_: WriteOrigin) -> str:
 class WriteGate:
     """Sends writes. Used on one loop, that of `sender`.
 
-    - `refusal`: why a write of a call must not be sent, as this process does not lead; empty if it may be. Such
-      a write does not wait for the budget.
+    - `refusal`: why a write of a call must not be sent, as this process does not lead; empty if it may be.
+      Such a write does not wait for the budget.
     - `dry_run`: each request has `dryRun=All`; the server checks it and stores nothing.
     - `budget`: the client-side rate limit; by default 50 writes a second, and 100 at once.
     - `cached_version`: that of an object when it is written, to tell whether the write has changed it.

@@ -5,10 +5,9 @@ Handlers write down when each of their calls begins and ends, by the clock of th
 
 import itertools
 import random
-import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -144,7 +143,7 @@ class Fleet:
         until(f"{processes} processes share the slots", is_balanced, seconds=seconds)
 
     @contextmanager
-    def changing(self) -> Iterator[None]:
+    def changing(self) -> Generator[None]:
         """Owners change in the block; at its end, all their changes were handled in time."""
         stop = threading.Event()
 
@@ -254,7 +253,7 @@ def test_processes_join_end_and_are_killed(fleet: Fleet) -> None:
 
 @pytest.mark.thorough
 def test_a_process_that_was_stopped_for_a_while_writes_nothing_late(fleet: Fleet) -> None:
-    """SIGSTOP amid calls for longer than the lease: what it held is handled elsewhere; then it takes its share."""
+    """SIGSTOP amid calls for longer than the lease: others handle what it held; then it takes its share."""
     fleet.start("one")
     fleet.start("two")
     fleet.until_balanced(2)
@@ -278,4 +277,3 @@ def test_a_process_that_was_stopped_for_a_while_writes_nothing_late(fleet: Fleet
     assert one.alive
     for process in fleet.processes.values():
         assert process.stop() == 0
-    _ = signal

@@ -186,8 +186,8 @@ def _of_the_slots(status: ControllerStatus) -> Iterator[Alarm]:
         Level.ALARM,
         "This process can't take part in the sharing of slots",
         excerpt(f"{sharding.leases}: {problem}", most=MOST),
-        "Grant list, get, create and update on leases of coordination.k8s.io, see whether the API server answers, "
-        "or end the process that shares the slots in another way.",
+        "Grant list, get, create and update on leases of coordination.k8s.io, see whether the API server "
+        "answers, or end the process that shares the slots in another way.",
     )
 
 

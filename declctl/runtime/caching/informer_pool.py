@@ -232,14 +232,11 @@ class InformerPool:
         self._cached.update(made)
         for cached in made.values():
             cached.informer.set_watch_error_handler(self._call_on_fault)
-            if self._shards is not None and cached.informer.scope is not None:
-                # A handler that moves to it hears the differences of open shards: it is open before the
-                # commit.
-                cached.informer.widen(self._shards.held).on_open(self.open_shards)
             if self._recorder is not None:
                 self._recorder.follow(cached.identity.watch, cached.informer, cached.codec)
             if self._state is not None:
                 self._state.take(cached)
+        self._widen_new(made.values())
         for requirement in requirements:
             self._used[requirement] = tuple(serving[identity] for identity in requirement.identities)
         return [*made.values()]
@@ -409,6 +406,12 @@ class InformerPool:
             return None
         found = self._known(GroupVersionKind.of(identity.watch.api_version, identity.watch.kind))
         return self._shards.new_scope(is_namespaced=found is None or found.namespaced)
+
+    def _widen_new(self, made: Iterable[ManagedInformer]) -> None:
+        for cached in made:
+            if self._shards is not None and cached.informer.scope is not None:
+                # A handler that moves to it hears what differs in open shards: they are open before the commit.
+                cached.informer.widen(self._shards.held).on_open(self.open_shards)
 
     @property
     def is_staging(self) -> bool:

@@ -369,7 +369,7 @@ class HandlerSlot(ABC, Generic[T]):
         dropped = self.queue.drop_chosen(is_chosen)
         for key in keys:
             self.invocations.figures.fails_no_longer(key)
-        for key in self.dead_letters.keys():
+        for key in [letter.key for letter in self.dead_letters.all()]:
             if self.shard_of(key) == shard:
                 self.dead_letters.forget(key)
         with self._lock:
@@ -379,7 +379,7 @@ class HandlerSlot(ABC, Generic[T]):
         return dropped
 
     def end_of_shard(self, shard: int) -> Latch:
-        """A latch that opens when no call of a closed shard runs that is waited for. On the machinery loop."""
+        """A latch that opens when no call of a closed shard is waited for. On the machinery loop."""
         latch = self._shard_latches[shard] = Latch(f"shard {shard} of {self.name}")
         self.open_latches()
         return latch

@@ -91,7 +91,7 @@ class Invocation(msgspec.Struct, Generic[T], eq=False, metaclass=_AbstractStruct
     timed_out: str = ""  # the message of its timeout; the failure was counted then
     was_cancelled_at_timeout: bool = False  # its timeout has cancelled and ended it; written by its worker
     cancelled_at: str = ""  # the moment of `abandon`, in words, for messages; empty if it was not abandoned
-    # Its shard has left this process while it ran: it may write nothing any more, also if the shard comes back.
+    # Its shard has left this process while it ran: it may write nothing any more, whatever comes back.
     is_cut_off: bool = False
     snapshots: Snapshots | None = None  # of the caches that the handler includes
     first_failed: int | None = None  # the generation of the first failure of the item

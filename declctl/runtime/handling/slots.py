@@ -173,7 +173,7 @@ class Slots:
                 self._listen(slot, slot.binding)
 
     def close_shard(self, shard: int) -> int:
-        """Drop what waits of a shard, which caches tell of no longer; returns how much. Running calls go on."""
+        """Drop what waits of a shard that caches tell of no longer; returns how much. Calls go on."""
         dropped = 0
         for slot in self._all():
             if shard == 0 and not slot.binding.is_sharded:

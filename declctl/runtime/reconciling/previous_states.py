@@ -40,7 +40,7 @@ class PreviousStates:
                 self._records[key] = record
                 self._bytes += len(record.frame)
 
-    def keys(self) -> Sequence[str]:
+    def all_keys(self) -> Sequence[str]:
         """The keys of all states."""
         with self._lock:
             return tuple(self._records)

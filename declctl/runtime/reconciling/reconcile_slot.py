@@ -676,7 +676,7 @@ class ReconcileSlot(HandlerSlot[Reasons]):
 
     def drop_shard(self, shard: int) -> int:
         """As of any handler; what waits for its keys is dropped, too."""
-        for key in self.previous.keys():
+        for key in self.previous.all_keys():
             if self.shard_of(key) == shard:
                 self.previous.keep(key, None)
         dropped = self._unmapped.drop(lambda change: self._is_of(change, shard)) + super().drop_shard(shard)
