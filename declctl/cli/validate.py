@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # late: without --cluster no client is needed
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _MOST_NAMESPACES = 50  # of those that a selector matches, in which rights are asked for
 _NAMED = 5  # namespaces that a line names
+_MOST_NAMES = 8  # of objects, each of which is asked for and shown
 _MOST_GROUPS = 200  # in which a kind is looked for that is not where the manifest says
 
 
@@ -440,9 +441,13 @@ class RightsCheck:
                 message += f", and {right.reason}"
             rule = f'apiGroups: ["{right.group}"], resources: ["{right.resource}"]'
             if right.names:
-                rule += f", resourceNames: [{_quoted(right.names)}]"
+                many = len(right.names) > _MOST_NAMES
+                names = f'"{right.names[0]}", …, "{right.names[-1]}"' if many else _quoted(right.names)
+                rule += f", resourceNames: [{names}]"
             role = f"a Role of the namespace {namespace}" if namespace else "a ClusterRole"
             advice = f"grant it by {role} with the rule {{{rule}, verbs: [{_quoted(right.verbs)}]}}"
+            if len(right.names) > _MOST_NAMES:
+                advice += "; `declctl generate rbac` prints all names"
             if any(
                 not kind.namespaced and (kind.gvk.group, kind.plural) == (right.group, right.resource)
                 for kind in kinds.values()
@@ -453,8 +458,12 @@ class RightsCheck:
         return found
 
     async def _may(self, right: Right, verb: str, namespace: str | None) -> bool:
-        """Whether the user has a right, for each of the names that it is limited to."""
-        for name in right.names or ("",):
+        """Whether the user has a right, for each of the names that it is limited to.
+
+        Of many names the first and the last are asked for: a sharding has up to 8,192 Leases.
+        """
+        many = len(right.names) > _MOST_NAMES
+        for name in (right.names[0], right.names[-1]) if many else right.names or ("",):
             question = _AccessQuestion(right.group, right.resource, verb, namespace or "", name)
             if question not in self._answers:
                 self._answers[question] = await _allowed(self._server, question)

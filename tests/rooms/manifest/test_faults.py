@@ -263,8 +263,9 @@ shared §state: {path: /var/lib/declctl}   :: [...]not possible beside spec.shar
 spec resources: [{name: pods, apiVersion: v1, kind: Pod, §namespaces: {labelSelector: a=b}}]
     \nsharding: {slots: 4}   :: [...]not possible for sharded resources yet
     => name the namespaces, or watch all; or write sharded: false for the resource
-spec §namespaces: {labelSelector: a=b}\nsharding: {slots: 4}\n
-    resources: [{name: a, apiVersion: v1, kind: Pod}, {name: b, apiVersion: v1, kind: Service}]   => name the namespaces, or watch all; or write[...]
+spec §namespaces: {labelSelector: a=b}\nsharding: {slots: 4}
+    \nresources: [{name: a, apiVersion: v1, kind: Pod}, {name: b, apiVersion: v1, kind: Service}]
+    => name the namespaces, or watch all; or write[...]
 document apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: §aLONG}
     \nspec: {sharding: {slots: 2}}   => shorten it, or write sharding: {leaseName: …}
 
