@@ -161,10 +161,14 @@ class Plan:
     sharding: ShardingSpec | None = None
 
 
-def plan(controller: ControllerSpec) -> Plan:
-    """The plan of a manifest."""
+def plan(controller: ControllerSpec, *, is_sharded: bool | None = None) -> Plan:
+    """The plan of a manifest.
+
+    `is_sharded`: whether the process shares objects, by the manifest at its start; None: as this one says.
+    """
     children = _children(controller)
-    is_sharded = controller.sharding is not None
+    if is_sharded is None:
+        is_sharded = controller.sharding is not None
     resources = tuple(
         _resource(spec, is_child=spec.name in children, sharded=is_sharded and spec.sharded)
         for spec in controller.resources

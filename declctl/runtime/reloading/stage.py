@@ -367,7 +367,7 @@ async def assemble(
     imports = ImportSeconds(checked.import_seconds, clock.monotonic() - began if has_user_code else 0.0)
     try:
         await asyncio.sleep(0)
-        resolved = plan(inputs.loaded.controller)
+        resolved = plan(inputs.loaded.controller, is_sharded=services.is_sharded)
         resources = [await _scoped(resource, services) for resource in resolved.resources]
         await asyncio.sleep(0)
         code = _CodeDigests(inputs, loaded_code)
