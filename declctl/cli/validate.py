@@ -23,6 +23,7 @@ from declctl.cli.terminal import block, line, print_json
 from declctl.cli.undeclared import code_of, with_undeclared_writes
 from declctl.codes import (
     CLUSTER_UNREACHABLE,
+    CONTRADICTION,
     FORBIDDEN,
     NO_STATUS,
     UNKNOWN_KIND,
@@ -36,6 +37,7 @@ from declctl.manifest.controller_test import names_test
 from declctl.manifest.definition_files import yaml_files
 from declctl.manifest.diagnostics import closest, in_order, listed
 from declctl.manifest.model import HandlerSpec, SecondaryWatchSpec
+from declctl.manifest.plan import cut_apart
 from declctl.manifest.rights import NAMESPACES, READ, HandlerCode, Right, Scope, rights_of
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 from declctl.objects.expressions import compile_expression
@@ -215,6 +217,10 @@ async def ask_cluster(
             for fault in await rights.faults(right, _spaces(right.scope, selected), kinds)
         ]
         found += _without_status(loaded, planned, kinds)
+        found += [
+            loaded.fault(CONTRADICTION, path, message, suggestion=advice)
+            for path, message, advice in cut_apart(planned, kinds)
+        ]
         found += [fault async for fault in _refused_selectors(loaded, planned, server, kinds, selected)]
         # A resource that the server does not serve has no schema, and is reported above.
         fields = KindFields(server)
