@@ -320,20 +320,20 @@ def cut_apart(planned: Plan, kinds: Mapping[GroupVersionKind, Resource]) -> Iter
         if resource.sharded and (kind := kinds.get(_gvk(resource))) is not None and not kind.namespaced
     }
     for handler in planned.handlers:
-        watches = [(watch.resource, watch.path) for watch in handler.watches]
-        snapshots = [
+        needed = [(watch.resource, watch.path) for watch in handler.watches]
+        needed += [
             (name, (*handler.path, "includeSnapshotsFrom", index))
             for index, name in enumerate(handler.include_snapshots_from)
         ]
-        for name, path in (*watches, *snapshots):
+        for name, path in needed:
             if name in alone:
                 message = f"{name} has no namespaces, so that its objects are cut by uid: a process has some"
                 advice = f"write sharded: false for {name}: each process has all of it"
                 yield Contradiction(path, message, advice)
-            elif handler.resource in alone and ((name, path) in watches or resources[name].sharded):
+            elif handler.resource in alone and resources[name].sharded:
                 what = f"{handler.resource} has no namespaces, so that its objects are cut by uid"
-                message = f"{what}: what {name} leads to may be in other slots"
-                advice = f"write sharded: false for {handler.resource}: the process with slot 0 handles it"
+                message = f"{what}: objects of {name} that it needs may be in other slots"
+                advice = f"write sharded: false for {name}: each process has all of it"
                 yield Contradiction(path, message, advice)
 
 

@@ -61,11 +61,19 @@ def check_sharding(findings: Findings) -> None:
             continue  # check_references reports it
         if resource not in sharded:
             where = f"the resource {resource} is not sharded, so its handlers run in the process with slot 0"
-            _check_seen(findings, (*_watched(findings, path), *_snapshots(findings, path)), sharded, where)
         elif by_uid:
-            where = "with sharding.by: UID, a handler has its own objects alone"
-            _check_seen(findings, _snapshots(findings, path), sharded, where)
-            _check_relatives(findings, path, handler)
+            where = "with sharding.by: UID, what an object needs may be in any slot"
+            if items_at(handler, "applies"):
+                place = (*path, "applies")
+                _add(
+                    findings,
+                    Location(place, key=True),
+                    f"{dotted(place)} with sharding.by: UID: children are in other slots than their owners",
+                    "write by: Namespace, with which they are in one slot",
+                )
+        else:
+            continue
+        _check_seen(findings, (*_watched(findings, path), *_snapshots(findings, path)), sharded, where)
     where = "a schedule is called in the process with slot 0"
     for path, _ in entries_at(data, "spec", "schedules"):
         _check_seen(findings, _snapshots(findings, path), sharded, where)
@@ -82,19 +90,6 @@ def _check_selected_namespaces(findings: Findings, sharded: Mapping[str, Path]) 
                 Location(place, key=True),
                 f"{dotted(place)} has a labelSelector, which is not possible for sharded resources yet",
                 "name the namespaces, or watch all; or write sharded: false for the resource",
-            )
-
-
-def _check_relatives(findings: Findings, path: Path, handler: dict[str, Json]) -> None:
-    """Report what only works if an object, its owner and its children are in one slot."""
-    for field in ("watches", "applies"):
-        if items_at(handler, field):
-            place = (*path, field)
-            _add(
-                findings,
-                Location(place, key=True),
-                f"{dotted(place)} with sharding.by: UID: owners and children are in slots of other processes",
-                "write by: Namespace, with which they are in one slot",
             )
 
 

@@ -119,9 +119,9 @@ WATCHES = "mode: Reconcile, watches: [{resourceRef: {name: %s}, mapTo: {label: a
     ("resource", "fields", "whole"),
     [
         ("pods", WATCHES % "nodes", "nodes"),
-        ("nodes", WATCHES % "pods", "nodes"),
+        ("nodes", WATCHES % "pods", "pods"),
         ("pods", "includeSnapshotsFrom: [nodes]", "nodes"),
-        ("nodes", "includeSnapshotsFrom: [pods]", "nodes"),
+        ("nodes", "includeSnapshotsFrom: [pods]", "pods"),
         ("pods", "includeSnapshotsFrom: [pods]", None),
         ("nodes", "timeout: 1s", None),
     ],

@@ -280,8 +280,9 @@ shared schedules: [{name: a, every: 1m, entryPoint: 'm:f', includeSnapshotsFrom:
     :: [...]a schedule is called in the process with slot 0, and each process has its slots of pods alone
     => write sharded: false for pods[...]
 by-uid includeSnapshotsFrom: [settings, §pods]   => write sharded: false for pods[...]
-by-uid §watches: [{resourceRef: {name: settings}, mapTo: {owner: Any}}]
-    => write by: Namespace, with which they are in one slot
+by-uid watches: [{resourceRef: {name: §pods}, mapTo: {owner: Any}}]
+    :: [...]with sharding.by: UID, what an object needs may be in any slot, and each process[...]
+    => write sharded: false for pods[...]
 by-uid §applies: [{apiVersion: v1, kind: Secret}]   => write by: Namespace, with which they are in one slot
 
 # DCL017 A metrics address that takes the admin port: the start would blame another process
@@ -626,7 +627,7 @@ schedule cron: '0 0 31 * *'
 schedule cron: '@daily'
 shared handlers: [{name: a, mode: Reconcile, resourceRef: {name: pods}, entryPoint: m, watches: [{resourceRef:
     {name: settings}, mapTo: {label: app}}], includeSnapshotsFrom: [pods, settings]}]
-by-uid includeSnapshotsFrom: [settings], finalizer: example.dev/a
+by-uid includeSnapshotsFrom: [settings], watches: [{resourceRef: {name: settings}, mapTo: {label: app}}]
 spec namespaces: {labelSelector: a=b}\nsharding: {slots: 4}
     \nresources: [{name: a, apiVersion: v1, kind: Pod, sharded: false}]
 document apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: aLONG}
