@@ -8,7 +8,7 @@ A code never gets another meaning. The families:
     DCL03x  values written as text
     DCL04x  entry points and handler files
     DCL05x  answers of the cluster (`validate --cluster`)
-    DCL06x  features that are documented and that this version does not support
+    DCL06x  were features that were documented and not done; these numbers are not used again
     DCL07x  the same, continued
     DCL08x  installed plugins
     DCL09x  handler files: effects of an import that no reload undoes, and bodies of hooks

@@ -1478,6 +1478,15 @@ def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the com
         bool,
         typer.Option("--create-namespace", help="Add the namespace of the process, if the cluster lacks it."),
     ] = False,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas",
+            min=0,
+            help="The number of processes, with spec.sharding or spec.leaderElection. "
+            "[default: 2 with one of them, else 1]",
+        ),
+    ] = None,
     tls_secret: Annotated[
         str | None,
         typer.Option(
@@ -1560,6 +1569,7 @@ def generate_deploy(  # noqa: PLR0913 - one parameter for each option of the com
         service_monitor,
         alerts,
         create_namespace=create_namespace,
+        replicas=replicas,
         variables=variables_of(env or []),
         egress=egress_rules(egress or []),
         volumes=volumes,

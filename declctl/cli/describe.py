@@ -95,8 +95,6 @@ def _facts(found: Explanation) -> list[str]:
         named.append(("Example", _written(found.example)))
     if found.live is not None:
         named.append(("Changes", _CHANGES[found.live]))
-    if found.note is not None:
-        named.append(("Note", found.note))
     return [*facts, "", *(f"  {name + ':':<9}{value}" for name, value in named if value)]
 
 

@@ -44,13 +44,15 @@ from declctl.cli.report import BLOCKING_ADVICE, blocking, count
 from declctl.cli.terminal import has_colour, line, painted, print_json
 from declctl.cli.undeclared import with_undeclared_writes
 from declctl.cli.validate import ask_about, number_of
-from declctl.errors import ApiError, UsageError
+from declctl.errors import ApiError, ServerError, UsageError
 from declctl.kit.hosts import is_loopback
 from declctl.kit.text import one_line
 from declctl.kit.tokens import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, fits_header
-from declctl.manifest import Diagnostic, plan
+from declctl.manifest import Diagnostic, Plan, plan
 from declctl.manifest.model import AdminAuthorization, AdminSpec
 from declctl.manifest.values import Address
+from declctl.objects import GroupVersionKind
+from declctl.objects.shards import ShardKey
 from declctl.runtime.checking.check import CheckResult, check
 from declctl.runtime.checking.declaration import ListedPlugin
 from declctl.runtime.checking.preflight import list_plugins
@@ -472,7 +474,12 @@ async def check_cluster(
         checks.append(await limited("clock", _clock(client), seconds))
         # A review for each right: many namespaces take a while.
         rights = await limited("rights", _rights(read, client), max(seconds, _PLUGIN_SECONDS))
-        return [*checks, *([rights] if isinstance(rights, Check) else rights)]
+        checks += [rights] if isinstance(rights, Check) else rights
+        if read is not None and read.inputs is not None:
+            planned = plan(read.inputs.loaded.controller)
+            if planned.sharding is not None:
+                checks.append(await limited("slots", _slots(planned, client), seconds))
+        return checks
     finally:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -543,6 +550,33 @@ def judge_skew(skew: float) -> Check:
         found,
         meaning="certificates and tokens count as expired, or as not valid yet",
         advice=advice,
+    )
+
+
+async def _slots(planned: Plan, client: Client) -> Check:
+    """Whether the API server sends to each process the objects of its slots alone."""
+    assert planned.sharding is not None
+    watch = next((each.key for each in planned.watches if each.key.sharded), None)
+    parts = f"{planned.sharding.slots} slots"
+    if watch is None:
+        return ok("slots", f"{parts}, and no resource is sharded: the process with slot 0 handles all")
+    if planned.sharding.by is ShardKey.NAMESPACE:
+        return ok("slots", f"{parts} by namespace: each process receives all objects, and keeps its own")
+    kind = await client.discover(GroupVersionKind.of(watch.api_version, watch.kind))
+    try:
+        # A server that reads selectors refuses this one for each kind; others ignore it, and say nothing.
+        await client.request_json(
+            "GET", kind.path(watch.namespace), params={"limit": "1", "shardSelector": "x"}
+        )
+    except ServerError as refusal:
+        if "shard selector" in refusal.message:
+            return ok("slots", f"{parts} by uid: the API server sends to each process those of its slots")
+        raise
+    return warning(
+        "slots",
+        f"{parts} by uid, and the API server sends all objects to each process",
+        meaning="each process drops those of other slots unread: memory and calls are shared, traffic is not",
+        advice="if you run the API server, enable its feature gate ShardedListAndWatch (alpha since 1.36)",
     )
 
 

@@ -14,6 +14,8 @@ from declctl.codes import FINALIZER_LEFT
 from declctl.errors import UsageError
 from declctl.manifest import Diagnostic
 from declctl.manifest.document import Location
+from declctl.manifest.model import ShardingSpec
+from declctl.objects.shards import ShardKey
 from declctl.runtime.checking.check import CheckResult, check
 from declctl.runtime.planning.comparison import (
     MatchCounter,
@@ -35,6 +37,16 @@ _READING = {
     "Objects": "a read decodes nothing; readers share the object",
     "MetadataOnly": "a read decodes metadata, about 5 µs",
 }
+_FILTERED = "with the feature gate ShardedListAndWatch the server sends these alone"
+_RECEIVED = {
+    ShardKey.NAMESPACE: "each process receives all objects with a namespace, and keeps those of its slots",
+    ShardKey.UID: f"each process keeps the objects of its slots; {_FILTERED}",
+    None: "each process has all objects; the one with slot 0 handles them",
+}
+_RESHARDING = (
+    "sharding: all processes have to end before one with another sharding starts (`kubectl scale --replicas "
+    "0`): one without it handles all objects, and beside another number of slots no slot is taken"
+)
 
 
 def show_plan(
@@ -178,7 +190,7 @@ def _print(found: PlanComparison) -> None:
         line(f"  {orphan}")
         if orphan.hint:
             line(f"  {orphan.hint}")
-    rows = [row for resource in found.resources for row in _rows(resource)]
+    rows = [row for resource in found.resources for row in _rows(resource, found.sharding)]
     if rows:
         line()
         print_table(("RESOURCE", "PART", "COST"), rows)
@@ -186,19 +198,24 @@ def _print(found: PlanComparison) -> None:
     line(_footer(found))
     if found.restart_required:
         line(f"RESTART REQUIRED: {takes_effect(found.restart_required)}")
+        if any(step.subject == "sharding" for step in found.steps):
+            line(_RESHARDING)
     if imports := _imports(found):
         line(imports)
     if not found.hooks_known:
         line("handlers were not imported (reload.preflight: Off): what their hooks add is not in it")
 
 
-def _rows(resource: PlannedResource) -> list[tuple[str, str, str]]:
+def _rows(resource: PlannedResource, sharding: ShardingSpec | None) -> list[tuple[str, str, str]]:
     plan = resource.plan
     kept = (f"cache {plan.watches[0].cache}", _READING[str(plan.watches[0].cache)])
     selected = f"namespaces with {plan.namespace_selector}", _selected(resource.namespaces)
     parts = [kept, *((cost.subject, cost.text(resource.objects)) for cost in resource.costs)]
     if plan.namespace_selector:
         parts.insert(0, selected)
+    if sharding is not None:
+        kept = sharding.by if plan.sharded else None
+        parts.insert(0, (f"{sharding.slots} slots" if plan.sharded else "no slots", _RECEIVED[kept]))
     return [(plan.name, subject, text) for subject, text in parts]
 
 

@@ -23,6 +23,7 @@ from declctl.cli.terminal import block, line, print_json
 from declctl.cli.undeclared import code_of, with_undeclared_writes
 from declctl.codes import (
     CLUSTER_UNREACHABLE,
+    CONTRADICTION,
     FORBIDDEN,
     NO_STATUS,
     UNKNOWN_KIND,
@@ -36,6 +37,7 @@ from declctl.manifest.controller_test import names_test
 from declctl.manifest.definition_files import yaml_files
 from declctl.manifest.diagnostics import closest, in_order, listed
 from declctl.manifest.model import HandlerSpec, SecondaryWatchSpec
+from declctl.manifest.plan import cut_apart
 from declctl.manifest.rights import NAMESPACES, READ, HandlerCode, Right, Scope, rights_of
 from declctl.objects import GroupVersionKind, KubeObject, Resource
 from declctl.objects.expressions import compile_expression
@@ -51,6 +53,7 @@ if TYPE_CHECKING:  # late: without --cluster no client is needed
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _MOST_NAMESPACES = 50  # of those that a selector matches, in which rights are asked for
 _NAMED = 5  # namespaces that a line names
+_MOST_NAMES = 8  # of objects, each of which is asked for and shown
 _MOST_GROUPS = 200  # in which a kind is looked for that is not where the manifest says
 
 
@@ -214,6 +217,10 @@ async def ask_cluster(
             for fault in await rights.faults(right, _spaces(right.scope, selected), kinds)
         ]
         found += _without_status(loaded, planned, kinds)
+        found += [
+            loaded.fault(CONTRADICTION, path, message, suggestion=advice)
+            for path, message, advice in cut_apart(planned, kinds)
+        ]
         found += [fault async for fault in _refused_selectors(loaded, planned, server, kinds, selected)]
         # A resource that the server does not serve has no schema, and is reported above.
         fields = KindFields(server)
@@ -440,9 +447,13 @@ class RightsCheck:
                 message += f", and {right.reason}"
             rule = f'apiGroups: ["{right.group}"], resources: ["{right.resource}"]'
             if right.names:
-                rule += f", resourceNames: [{_quoted(right.names)}]"
+                many = len(right.names) > _MOST_NAMES
+                names = f'"{right.names[0]}", …, "{right.names[-1]}"' if many else _quoted(right.names)
+                rule += f", resourceNames: [{names}]"
             role = f"a Role of the namespace {namespace}" if namespace else "a ClusterRole"
             advice = f"grant it by {role} with the rule {{{rule}, verbs: [{_quoted(right.verbs)}]}}"
+            if len(right.names) > _MOST_NAMES:
+                advice += "; `declctl generate rbac` prints all names"
             if any(
                 not kind.namespaced and (kind.gvk.group, kind.plural) == (right.group, right.resource)
                 for kind in kinds.values()
@@ -453,8 +464,12 @@ class RightsCheck:
         return found
 
     async def _may(self, right: Right, verb: str, namespace: str | None) -> bool:
-        """Whether the user has a right, for each of the names that it is limited to."""
-        for name in right.names or ("",):
+        """Whether the user has a right, for each of the names that it is limited to.
+
+        Of many names the first and the last are asked for: a sharding has up to 8,192 Leases.
+        """
+        many = len(right.names) > _MOST_NAMES
+        for name in (right.names[0], right.names[-1]) if many else right.names or ("",):
             question = _AccessQuestion(right.group, right.resource, verb, namespace or "", name)
             if question not in self._answers:
                 self._answers[question] = await _allowed(self._server, question)

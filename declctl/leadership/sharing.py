@@ -62,7 +62,7 @@ from declctl.leadership.elector import Election, ElectionEvent, LeaseRequest, Le
 from declctl.leadership.lease import SHARDING_KEY, LeaderElectionRecord, version_of
 from declctl.objects import KubeObject
 from declctl.objects.answers import mapping
-from declctl.objects.shards import Sharding
+from declctl.objects.shards import Sharding, member_lease, shard_lease
 
 MOST_AT_ONCE = 4  # shards that a replica takes at a time, and gives back at a time
 _LIST_JITTER = 0.2  # of a retry period
@@ -212,8 +212,8 @@ class ShardElections:
         self.counts = SharingCounts()
         self._namespace = namespace
         self._random = random
-        self._shards = tuple(f"{name}-shard-{shard}" for shard in range(sharding.shards))
-        self._members = tuple(f"{name}-member-{number}" for number in range(sharding.shards))
+        self._shards = tuple(shard_lease(name, shard) for shard in range(sharding.shards))
+        self._members = tuple(member_lease(name, number) for number in range(sharding.shards))
         self._shard_of = {name: shard for shard, name in enumerate(self._shards)}
         self._number_of = {name: number for number, name in enumerate(self._members)}
         self._own: dict[int, _OwnLease] = {}  # by shard, in the order in which they were wanted

@@ -11,7 +11,6 @@ declctl stand under the keyword `x-declctl`, which other readers of JSON Schema 
     value      the kind of a text (`duration`, `entryPoint`, …); `VALUE_KINDS` has the function that reads it
     minimum    of a duration, in seconds; with `zero`, `0s` is allowed, too
     live       False if a change takes a restart; applies to all fields below
-    refuses    the code of a feature that this version doesn't support; `accepts` are the allowed values
     hints      field names of other systems, each with the name of the field here
 """
 
@@ -139,14 +138,6 @@ def reference(description: str, what: str) -> Schema:
     return record(description, {"name": text(f"The name of {what}.")}, required=("name",))
 
 
-def refused(schema: Schema, code: str, *, accepts: tuple[Json, ...] = ()) -> Schema:
-    """A feature that is documented and that this version does not support.
-
-    `accepts` are the values that are allowed, as they change nothing.
-    """
-    return noted(schema, refuses=code, accepts=list(accepts))
-
-
 def restart(schema: Schema) -> Schema:
     """A field whose changes take effect when the process starts again, not at a reload."""
     return noted(schema, live=False)
@@ -231,8 +222,8 @@ def document_schema(kind: str, description: str, spec: Schema) -> Schema:
 class Spec:
     """A mapping of the manifest: the base class of frozen dataclasses with fields of `field` and `nested`.
 
-    A `ClassVar[Schema]` declares a field that is in the schema and not in the model, as this version refuses
-    it. `ABOUT` is the schema of the mapping without its fields.
+    A `ClassVar[Schema]` declares a field that is in the schema and not in the model, as other fields have its
+    value. `ABOUT` is the schema of the mapping without its fields.
     """
 
     __slots__ = ()
@@ -451,8 +442,8 @@ def schema_of(kind: type[Spec]) -> Schema:
     fields = {each.name: each for each in dataclasses.fields(kind)}  # pyright: ignore[reportArgumentType]
     properties: dict[str, Json] = {}
     required: list[Json] = []
-    # Annotations, not dataclass fields: they include the refused fields, in order, and not the inherited
-    # path.
+    # Annotations, not dataclass fields: they include the fields that are not in the model, in order, and not
+    # the inherited path.
     for name in inspect.get_annotations(kind):
         if name not in fields and name != "ABOUT":
             properties[_camel(name)] = getattr(kind, name)

@@ -20,9 +20,9 @@ from declctl.manifest.checks.rules import (
     check_failure_policies,
     check_invalid_policies,
     check_references,
-    check_refusals,
     check_traps,
 )
+from declctl.manifest.checks.sharding import check_sharding
 from declctl.manifest.checks.structure import check_structure
 from declctl.manifest.checks.types import ClassReader, check_types
 from declctl.manifest.checks.values import check_values
@@ -143,7 +143,7 @@ def check(document: Document, classes: ClassReader | None = None) -> tuple[Diagn
     check_expressions(findings)
     check_finalizers(findings)
     check_cycles(findings)
-    check_refusals(findings)
+    check_sharding(findings)
     return findings.diagnostics
 
 

@@ -1298,8 +1298,8 @@ class ShardingSpec(LocatedSpec):
     )
     slots: int = field(
         whole(
-            "Into how many slots the objects are cut. No more processes than that have work. All processes "
-            "need the same number: a change takes the end of all of them.",
+            "Into how many slots the objects are cut: no more processes than that have work. All processes "
+            "need the same number.",
             minimum=1,
             maximum=4096,
             examples=[16],

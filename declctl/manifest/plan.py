@@ -6,8 +6,9 @@ cluster-scoped. So a resource that takes its namespaces from the spec has `names
 runtime, which asks the cluster, calls `without_namespaces` if the kind turns out to be cluster-scoped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,7 +35,8 @@ from declctl.manifest.model import (
 )
 from declctl.manifest.values import EntryPoint, Path
 from declctl.objects.fields import FieldSelector
-from declctl.objects.resource import GroupVersionKind
+from declctl.objects.resource import GroupVersionKind, Resource
+from declctl.objects.shards import ShardKey
 
 NO_ELECTION = LeaderElectionSpec()
 NO_METRICS_ADDRESS = MetricsSpec()
@@ -161,10 +163,14 @@ class Plan:
     sharding: ShardingSpec | None = None
 
 
-def plan(controller: ControllerSpec) -> Plan:
-    """The plan of a manifest."""
+def plan(controller: ControllerSpec, *, is_sharded: bool | None = None) -> Plan:
+    """The plan of a manifest.
+
+    `is_sharded`: whether the process shares objects, by the manifest at its start; None: as this one says.
+    """
     children = _children(controller)
-    is_sharded = controller.sharding is not None
+    if is_sharded is None:
+        is_sharded = controller.sharding is not None
     resources = tuple(
         _resource(spec, is_child=spec.name in children, sharded=is_sharded and spec.sharded)
         for spec in controller.resources
@@ -290,3 +296,47 @@ def _on_invalid(spec: HandlerSpec, resource: ResourcePlan) -> OnInvalid:
     if spec.on_invalid is not None:
         return spec.on_invalid
     return OnInvalid.CONDITION if spec.status else OnInvalid.SKIP
+
+
+class Contradiction(NamedTuple):
+    """What contradicts itself in a plan: the place in the manifest, what it is, and what to do."""
+
+    path: Path
+    message: str
+    advice: str
+
+
+def cut_apart(planned: Plan, kinds: Mapping[GroupVersionKind, Resource]) -> Iterator[Contradiction]:
+    """What handlers need of other slots because kinds have no namespace: with `by: Namespace` as well.
+
+    `kinds` has the resources as the server serves them; one that is missing counts as namespaced.
+    """
+    if planned.sharding is None or planned.sharding.by is ShardKey.UID:
+        return  # the checks of the manifest have refused what needs another object
+    resources = {resource.name: resource for resource in planned.resources}
+    alone = {
+        name
+        for name, resource in resources.items()
+        if resource.sharded and (kind := kinds.get(_gvk(resource))) is not None and not kind.namespaced
+    }
+    for handler in planned.handlers:
+        needed = [(watch.resource, watch.path) for watch in handler.watches]
+        needed += [
+            (name, (*handler.path, "includeSnapshotsFrom", index))
+            for index, name in enumerate(handler.include_snapshots_from)
+        ]
+        for name, path in needed:
+            if name in alone:
+                message = f"{name} has no namespaces, so that its objects are cut by uid: a process has some"
+                advice = f"write sharded: false for {name}: each process has all of it"
+                yield Contradiction(path, message, advice)
+            elif handler.resource in alone and resources[name].sharded:
+                what = f"{handler.resource} has no namespaces, so that its objects are cut by uid"
+                message = f"{what}: objects of {name} that it needs may be in other slots"
+                advice = f"write sharded: false for {name}: each process has all of it"
+                yield Contradiction(path, message, advice)
+
+
+def _gvk(resource: ResourcePlan) -> GroupVersionKind:
+    first = resource.watches[0]
+    return GroupVersionKind.of(first.api_version, first.kind)

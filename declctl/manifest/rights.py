@@ -18,6 +18,7 @@ from declctl.manifest.model import AdminAuthorization, FieldConflicts, OnInvalid
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.values import Path
 from declctl.objects import FieldSelector, GroupVersionKind, Resource
+from declctl.objects.shards import member_lease, shard_lease
 
 READ: Final = ("list", "watch")
 APPLY: Final = ("create", "patch")  # an apply of an object that is not there is a create
@@ -107,7 +108,7 @@ def rights_of(
 
     `kinds` has those of `kinds_of`; what needs a missing one is left out. `code` has the code of handlers by
     name, and under "" that of schedules and life-cycle steps. `namespace` is that of the process, in which
-    its Lease is, and the Secrets of `configFrom`.
+    its Leases are, and the Secrets of `configFrom`.
     """
     finalized = {handler.resource for handler in plan.handlers if handler.finalizer}
     selectors: set[str] = set()
@@ -135,6 +136,7 @@ def rights_of(
         yield _right(LEASES, ("create",), where, "the first leader creates the Lease", path)
         reason = f"leaders take and renew the Lease {name}"
         yield replace(_right(LEASES, ("get", "update"), where, reason, path), names=(name,))
+    yield from _sharing(plan, namespace)
     if plan.admin.authorization is AdminAuthorization.KUBERNETES:
         yield from _reviewing()
 
@@ -247,6 +249,21 @@ def _configuring(plugins: Iterable[PluginSpec], namespace: str) -> Iterator[Righ
                 reason = f"{source.name} of the config of the plugin {plugin.name}"
                 right = _right(SECRETS, ("get",), Scope(namespace), reason, source.secret_key_ref.path)
                 yield replace(right, names=(source.secret_key_ref.name,))
+
+
+def _sharing(plan: Plan, namespace: str) -> Iterator[Right]:
+    """The rights to the Leases of a sharding: one for each slot, and as many for processes."""
+    sharding = plan.sharding
+    if sharding is None:
+        return
+    where, name = Scope(sharding.namespace or namespace), sharding.lease_name or plan.name
+    path = ("spec", "sharding")
+    # A list by a label has no name that RBAC could compare, nor has a request that creates.
+    reason = "processes see who holds which slot, and the first holder creates the Lease"
+    yield _right(LEASES, ("list", "create"), where, reason, path)
+    names = [make(name, each) for make in (shard_lease, member_lease) for each in range(sharding.slots)]
+    reason = f"processes take and renew the Leases {names[0]} to {names[-1]}"
+    yield replace(_right(LEASES, ("get", "update"), where, reason, path), names=tuple(names))
 
 
 def _reviewing() -> Iterator[Right]:

@@ -14,7 +14,6 @@ from typing import Literal
 
 import msgspec
 
-from declctl.codes import CODES
 from declctl.errors import UsageError
 from declctl.manifest.controller_test import CONTROLLER_TEST
 from declctl.manifest.diagnostics import did_you_mean, listed
@@ -37,8 +36,6 @@ class Explanation(msgspec.Struct, frozen=True):
 
     `default`, `enum` and `example` are in the form that a person writes. `live` is "live" if a change takes
     effect at a reload, "restart" if it takes a new process, and None in a document that no process runs.
-    `supported` is False if this version refuses
-    the field. `note` has the code and its meaning if the version refuses the field or some of its values.
     """
 
     path: str
@@ -48,9 +45,7 @@ class Explanation(msgspec.Struct, frozen=True):
     enum: tuple[str, ...]
     example: Json
     live: ChangeEffect | None
-    supported: bool
     required: bool = False
-    note: str | None = None
     fields: tuple[tuple[str, str, str], ...] = ()  # name, type, description
 
 
@@ -142,21 +137,15 @@ def published() -> str:
 
 
 def _explanation(path: str, found: Schema, *, live: ChangeEffect | None, required: bool) -> Explanation:
-    notes = notes_of(found)
-    code = notes.get("refuses")
-    choices = tuple(_texts(found.get("enum")))
-    accepted = [choice for choice in choices if choice in _texts(notes.get("accepts"))]
     return Explanation(
         path=path,
         type=_type(found),
         default=found.get("default"),
         description=str(found.get("description", "")),
-        enum=choices,
+        enum=tuple(_texts(found.get("enum"))),
         example=value_at(found, "examples", 0),
         live=live,
-        supported=code is None or bool(accepted),
         required=required,
-        note=None if code is None else f"{code}: {CODES[str(code)]}",
         fields=tuple(_described(item_of(found))),
     )
 

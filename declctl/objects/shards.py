@@ -70,6 +70,16 @@ class Sharding(msgspec.Struct, frozen=True):
         return f"{-(-(shard << _BITS) // self.shards):#018x}"
 
 
+def shard_lease(name: str, shard: int) -> str:
+    """The name of the Lease of a shard. `name` is what those of one controller begin with."""
+    return f"{name}-shard-{shard}"
+
+
+def member_lease(name: str, number: int) -> str:
+    """The name of the Lease of the process with a number; there are as many as shards."""
+    return f"{name}-member-{number}"
+
+
 @lru_cache(maxsize=10_000)
 def _shard_of_namespace(namespace: str, shards: int) -> int:
     return int.from_bytes(blake2b(namespace.encode(), digest_size=_BITS // 8).digest()) * shards >> _BITS

@@ -66,6 +66,7 @@ def make_services(process: Process, caches: InformerPool, writing: WritingParts)
         clock=clock,
         now=clock.now if process.recorder is None else partial(process.recorder.now, clock.now),
         dry_run=process.options.dry_run,
+        is_sharded=process.plan.sharding is not None,
     )
 
 

@@ -31,7 +31,7 @@ class ControllerOnCluster(HostedController):
         return await Client.connect(kubeconfig=chosen.kubeconfig, context=chosen.context, clock=self.clock)
 
     def _in_namespaces(self, controller: ControllerSpec) -> ControllerSpec:
-        """The same controller in these namespaces alone; the Lease of its election is in the first one."""
+        """The same controller in these namespaces alone; its Leases are in the first one."""
         own, *_ = self._namespaces
         resources = tuple(
             replace(
@@ -44,4 +44,5 @@ class ControllerOnCluster(HostedController):
             for each in controller.resources
         )
         election = replace(controller.leader_election, namespace=None)
-        return replace(controller, resources=resources, leader_election=election)
+        sharding = controller.sharding and replace(controller.sharding, namespace=None)
+        return replace(controller, resources=resources, leader_election=election, sharding=sharding)

@@ -170,16 +170,30 @@ def test_releases_of_one_name_share_no_role(helm: str) -> None:
     assert named("team-a") & named("team-c") == set()
 
 
-def test_the_rights_of_an_election_are_those_that_a_manifest_needs(helm: str) -> None:
-    """The chart does not know the name of the Lease, so that it has the verbs for each in its namespace."""
-    text = (EXAMPLE / "manifest.yaml").read_text("utf-8") + "  leaderElection: {enabled: true}\n"
+@pytest.mark.parametrize(
+    ("value", "more"),
+    [("leaderElection", "leaderElection: {enabled: true}"), ("sharding", "sharding: {slots: 2}")],
+)
+def test_the_rights_to_leases_are_those_that_a_manifest_needs(helm: str, value: str, more: str) -> None:
+    """The chart does not know the names of the Leases, so that it has the verbs for each in its namespace."""
+    text = (EXAMPLE / "manifest.yaml").read_text("utf-8") + f"  {more}\n"
     planned = plan(load(ManifestSource("manifest.yaml", text.encode())).controller)
     needed = [each for each in rights_of(planned, {}, {}, namespace="default") if each.resource == "leases"]
-    (rule,) = _objects(helm, leaderElection=True)["Role", "guard-lease"]["rules"]
+    (rule,) = _objects(helm, **{value: True})["Role", "guard-lease"]["rules"]
     assert {each.group for each in needed} == set(rule["apiGroups"])
     assert {each.resource for each in needed} == set(rule["resources"])
     assert {verb for each in needed for verb in each.verbs} == set(rule["verbs"])
     assert {each.scope.namespace for each in needed} == {"default"}
+
+
+def test_an_autoscaler_keeps_the_number_that_it_has_set(helm: str) -> None:
+    """An upgrade of the release would set it back; processes that share are replaced one after the other."""
+    spec = _objects(helm, sharding=True, autoscaled=True)["Deployment", "guard"]["spec"]
+    assert "replicas" not in spec
+    assert spec["strategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
+    }
 
 
 def test_the_pod_is_restricted(helm: str) -> None:
@@ -251,6 +265,7 @@ def test_only_bundles_of_a_list_run(helm: str) -> None:
     ("values", "said"),
     [
         ({"replicas": 2}, "without leaderElection"),
+        ({"sharding": True, "leaderElection": True}, "exclude each other"),
         ({"existingBundle": "other"}, "not both"),
         ({"replica": 2}, "replica"),
         ({"image": {"digest": "abc"}}, "digest"),

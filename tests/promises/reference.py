@@ -95,9 +95,6 @@ def _row(found: Explanation, title: str) -> str:
         notes.append("Required.")
     if found.live == "restart":
         notes.append("Takes effect at the next start.")
-    if found.note is not None:
-        code, _, sentence = found.note.partition(": ")
-        notes.append(f"{sentence} ([{code}](errors.md#{code.lower()}))")
     default = "" if found.default is None else f"`{_written(found.default)}`"
     return f"| `{name}` | {found.type} | {default} | {_cell(' '.join(notes))} |"
 

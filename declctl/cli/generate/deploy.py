@@ -41,6 +41,7 @@ from declctl.cli.terminal import block, line
 from declctl.errors import UsageError
 from declctl.kit.hosts import is_loopback
 from declctl.manifest import Plan
+from declctl.manifest.fields import set_fields
 from declctl.manifest.model import ADMIN_AT_START
 from declctl.manifest.values import Address
 from declctl.runtime.ending import termination_seconds
@@ -67,6 +68,7 @@ class DeployOptions(msgspec.Struct, frozen=True):
     service_monitor: bool = False
     alerts: bool = False
     create_namespace: bool = False
+    replicas: int | None = None  # None: as many as the manifest allows, and 2 at most
     variables: Mapping[str, str] = {}  # of the container
     egress: Sequence[Document] = ()  # of the NetworkPolicy; without any, the process may reach everything
     volumes: VolumeOptions = VolumeOptions()
@@ -126,8 +128,9 @@ def deployment_files(
     """The objects of a deployment by the name of a file, in the order in which they are applied.
 
     What the cluster has to have besides is told on stderr. Raises UsageError as `bundle_volume` and
-    `pod_volumes` do.
+    `pod_volumes` do, and for more processes than the manifest allows.
     """
+    replicas = _replicas(planned.plan, options.replicas)
     bundle = bundle_volume(planned.inputs, place)
     volumes = pod_volumes(planned.plan, bundle, options.volumes, plugins=options.plugin_image is not None)
     given = _given_variables(planned.plan, options)
@@ -155,7 +158,7 @@ def deployment_files(
     files |= {
         "rbac.yaml": [service_account(place), *roles(place, planned.rights)],
         "bundle.yaml": list(bundle.config_maps),
-        "deployment.yaml": [_deployment(planned.plan, place, pod)],
+        "deployment.yaml": [_deployment(planned.plan, place, pod, replicas)],
         "policies.yaml": [
             _network_policy(planned.plan, place, options),
             *_disruption_budget(planned.plan, place),
@@ -216,7 +219,9 @@ def restart_digest(plan: Plan) -> str:
     admin = msgspec.to_builtins({name: getattr(plan.admin, name) for name in ADMIN_AT_START})
     metrics = plan.metrics.bind_address
     parts = [plan.name, str(plan.admin.bind_address), admin, election, startup, metrics and str(metrics)]
-    parts += [plan.state.folder] if plan.state.folder else []  # others keep the digest that they have
+    # Others keep the digest that they have.
+    parts += [plan.state.folder] if plan.state.folder else []
+    parts += [msgspec.to_builtins(set_fields(plan.sharding))] if plan.sharding is not None else []
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
 
 
@@ -256,13 +261,43 @@ def _probe(plan: Plan, path: str) -> dict[str, Any]:
     return {"path": path, "port": "admin", **scheme}
 
 
-def _deployment(plan: Plan, place: Place, pod: Document) -> Document:
-    elects = plan.leader_election.enabled
-    spec = {
+def _may_be_several(plan: Plan) -> bool:
+    """Whether several processes agree on what each of them does."""
+    return plan.leader_election.enabled or plan.sharding is not None
+
+
+def _replicas(plan: Plan, asked: int | None) -> int:
+    """The number of processes. Raises UsageError for more than the manifest allows."""
+    if asked is None:
         # With an election, the second process has its caches filled when it takes over.
-        "replicas": 2 if elects else 1,
-        # Without one, two processes at once would both act.
-        "strategy": {"type": "RollingUpdate" if elects else "Recreate"},
+        most = 1 if plan.sharding is None else plan.sharding.slots
+        return 2 if plan.leader_election.enabled else min(2, most)
+    if asked > 1 and not _may_be_several(plan):
+        raise UsageError(
+            f"--replicas {asked}: all processes would act. Write spec.sharding, so that they share the "
+            "objects, or spec.leaderElection, so that one of them acts."
+        )
+    if plan.sharding is not None and asked > plan.sharding.slots:
+        raise UsageError(
+            f"--replicas {asked}: spec.sharding has {plan.sharding.slots} slots, and a process without one "
+            "has no work."
+        )
+    return asked
+
+
+def _strategy(plan: Plan) -> Document:
+    """How the pods of an older template are replaced."""
+    if not _may_be_several(plan):
+        return {"type": "Recreate"}  # two processes at once would both act
+    # A pod more would take slots from all others, and give them back soon.
+    surge = {} if plan.sharding is None else {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+    return {"type": "RollingUpdate", **surge}
+
+
+def _deployment(plan: Plan, place: Place, pod: Document, replicas: int) -> Document:
+    spec = {
+        "replicas": replicas,
+        "strategy": _strategy(plan),
         "selector": {"matchLabels": place.selector},
         "template": {
             "metadata": {
@@ -282,7 +317,7 @@ def _pod(
     if options.volumes.allowed_digests is not None:
         arguments.append(f"--allowed-digests={ALLOWED_DIGESTS}")
     more: dict[str, Any] = {}
-    if plan.leader_election.enabled:
+    if _may_be_several(plan):
         more["topologySpreadConstraints"] = [_spread(place, key) for key in _SPREAD]
     if options.plugin_image is not None:
         more["initContainers"] = [_plugins(options.plugin_image)]
@@ -319,7 +354,7 @@ def _pod(
 
 
 def _spread(place: Place, key: str) -> dict[str, Any]:
-    """The two processes are apart where they can be: the end of a node, or a zone, ends one of them."""
+    """The processes are apart where they can be: the end of a node, or a zone, ends some of them."""
     return {
         "maxSkew": 1,
         "topologyKey": key,
@@ -341,8 +376,8 @@ def _plugins(image: str) -> dict[str, Any]:
 
 
 def _disruption_budget(plan: Plan, place: Place) -> list[Document]:
-    """One process stays while nodes are drained. With a single one, a budget would only block the drain."""
-    if not plan.leader_election.enabled:
+    """Nodes are drained one process at a time. With a single one, a budget would only block the drain."""
+    if not _may_be_several(plan):
         return []
     spec = {"maxUnavailable": 1, "selector": {"matchLabels": place.selector}}
     return [

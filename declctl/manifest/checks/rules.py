@@ -1,7 +1,6 @@
-"""Rules that the schema does not have: references, contradictions, unsupported features, traps, caches.
+"""Rules that the schema does not have: references, contradictions, traps, caches.
 
-Names are unique, and each reference names a declaration. A documented feature that this version does not
-support is a fault with a code of its own; it is never ignored. Traps are values that YAML 1.1 reads
+Names are unique, and each reference names a declaration. Traps are values that YAML 1.1 reads
 differently from the written ones: an octal number, or `yes` in a plugin's config. A cache can neither index
 nor filter by a field that it does not have.
 """
@@ -13,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from declctl import codes
 from declctl.manifest.diagnostics import Severity, did_you_mean, listed
 from declctl.manifest.document import Findings, Location, trap
-from declctl.manifest.fields import default_of, notes_of
+from declctl.manifest.fields import default_of
 from declctl.manifest.model import DROPPED_BY_DEFAULT, AdminAuthorization
 from declctl.manifest.values import (
     BadValue,
@@ -37,6 +36,8 @@ _Steps = tuple[Step, ...]
 _METADATA_ONLY = "MetadataOnly"  # the cache.mode in which objects have nothing but metadata
 LEASE_JITTER = 1.2  # as in client-go: followers wait for up to so many retry periods more
 _LEAST_MEMORY = 64 << 20  # bytes, of a process of an isolated handler
+# The fields with lease times: in words, what acts, and what another process takes.
+_LEASE_TIMES = {"leaderElection": ("a leader", "the lease"), "sharding": ("a process", "its slots")}
 _NAMED = ("resources", "handlers", "plugins", "schedules")  # lists of the spec whose items have unique names
 
 
@@ -71,7 +72,8 @@ def check_references(findings: Findings, shape: Schema) -> None:
         _check_snapshots(findings, path, resources)
         _check_time_zone(findings, path, schedule)
     _check_namespaces(findings, ("spec", "namespaces"))
-    _check_election(findings, shape)
+    for name, words in _LEASE_TIMES.items():
+        _check_lease_times(findings, ("spec", name), words, shape)
     _check_admin(findings)
     _check_metrics(findings, shape)
 
@@ -324,28 +326,28 @@ def _check_backoff(findings: Findings, path: Path, shape: Schema, *, defaults: s
         _contradict(findings, Location((*path, given)), message, suggestion)
 
 
-def _check_election(findings: Findings, shape: Schema) -> None:
+def _check_lease_times(findings: Findings, path: Path, words: tuple[str, str], shape: Schema) -> None:
     """Report lease times that contradict each other, as client-go's NewLeaderElector does."""
-    path = ("spec", "leaderElection")
     if not mapping_at(findings.data, *path):
         return
+    holder, held = words
     places = {name: (*path, name) for name in ("leaseDuration", "renewDeadline", "retryPeriod")}
     lease, renewal, retry = (_parsed(findings, place, shape, parse_duration) for place in places.values())
     if lease is not None and renewal is not None and lease <= renewal:
-        _add_election_fault(
+        _add_lease_fault(
             findings,
             path,
             ("renewDeadline", "leaseDuration"),
-            f"a leader would act for {renewal:g}s after its last renewal, and another process may take the "
-            f"lease after {lease:g}s",
+            f"{holder} would act for {renewal:g}s after its last renewal, and another process may take "
+            f"{held} after {lease:g}s",
             "leaseDuration (15s if absent) has to be longer than renewDeadline (10s if absent)",
         )
     if renewal is not None and retry is not None and renewal <= LEASE_JITTER * retry:
-        _add_election_fault(
+        _add_lease_fault(
             findings,
             path,
             ("retryPeriod", "renewDeadline"),
-            f"a leader that asks each {retry:g}s can't renew its lease within {renewal:g}s",
+            f"{holder} that asks each {retry:g}s can't renew its lease within {renewal:g}s",
             f"renewDeadline (10s if absent) has to be longer than {LEASE_JITTER:g} times retryPeriod (2s if "
             "absent)",
         )
@@ -378,7 +380,7 @@ def _check_metrics(findings: Findings, shape: Schema) -> None:
     _contradict(findings, Location(path), message, advice)
 
 
-def _add_election_fault(
+def _add_lease_fault(
     findings: Findings, path: Path, names: tuple[str, str], message: str, suggestion: str
 ) -> None:
     # The first of the two fields that is written is blamed; one of them is, as the defaults fit together.
@@ -398,27 +400,6 @@ def _parsed(findings: Findings, path: Path, shape: Schema, parse: Callable[[str]
         return parse(value)
     except BadValue:
         return None
-
-
-def check_refusals(findings: Findings) -> None:
-    """Report each feature that the schema marks as unsupported, unless its value changes nothing."""
-    refused: set[Path] = set()
-    for path, value, piece in findings.pieces:
-        notes = notes_of(piece)
-        code, accepts = notes.get("refuses"), items_at(notes, "accepts")
-        if not isinstance(code, str) or findings.is_blamed(path):
-            continue
-        # A feature inside a refused one is not reported again. There may be thousands: a set finds the
-        # parents fast.
-        if any(path[:length] in refused for length in range(1, len(path) + 1)):
-            continue
-        # `False == 0` in Python, but not in a manifest.
-        if any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in accepts):
-            continue
-        refused.add(path)
-        suggestion = f"remove it; {codes.how_to_explain(code)} says what to do meanwhile"
-        message = f"{dotted(path)}: {codes.CODES[code][0].lower()}{codes.CODES[code][1:].rstrip('.')}"
-        findings.add(code, Location(path, key=True), message, suggestion=suggestion)
 
 
 def check_traps(findings: Findings) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from declctl.kit.documents import document_of
 from declctl.manifest import Plan
-from declctl.manifest.model import CacheMode, FilterSpec, InitialSync, filters_differ
+from declctl.manifest.model import CacheMode, FilterSpec, InitialSync, ShardingSpec, filters_differ
 from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey
 from declctl.objects import ChangeType, FieldPath, FieldSelector
 from declctl.runtime.caching.identities import CacheIdentity, match_caches
@@ -173,6 +173,7 @@ class PlannedResource(msgspec.Struct, frozen=True):
             "objects": self.objects,
             "namespaceSelector": self.plan.namespace_selector or None,
             "namespaces": None if self.namespaces is None else list(self.namespaces),
+            "sharded": self.plan.sharded,
             "costs": document_of(self.costs),
         }
 
@@ -231,6 +232,7 @@ class PlanComparison(msgspec.Struct, frozen=True):
     orphans: Sequence[PlannedOrphan] = ()
     lost_finalizers: Sequence[LostFinalizer] = ()
     import_seconds: float = 0.0  # duration of the import in a child process; a reload imports twice
+    sharding: ShardingSpec | None = None  # of the new manifest
 
     @property
     def restart_required(self) -> tuple[str, ...]:
@@ -266,6 +268,7 @@ class PlanComparison(msgspec.Struct, frozen=True):
         """As JSON has it."""
         return {
             "name": self.name,
+            "sharding": self.sharding and {"slots": self.sharding.slots, "by": str(self.sharding.by)},
             "changes": [_step(step) for step in self.steps],
             "restartRequired": list(self.restart_required),
             "kept": [_step(step) for step in self.kept],
@@ -296,7 +299,8 @@ def compare_plans(
     `objects` has the number of objects by resource; a running process knows it itself. `matching` counts
     cached objects of the running process.
     """
-    new = _side(checked)
+    # A reload does not change whether caches have slots alone: that takes a new process.
+    new = _side(checked, is_sharded=_is_sharded(against))
     living: Sequence[CacheIdentity]
     written: Collection[str] = ()
     if isinstance(against, RunningPlan):
@@ -347,6 +351,7 @@ def compare_plans(
         lost_finalizers=tuple(_lost(against, old, new)),
         orphans=tuple(orphans_of(old.plan, new.plan, written)),
         import_seconds=checked.import_seconds,
+        sharding=new.plan.sharding,
     )
 
 
@@ -474,8 +479,15 @@ def _costs(resource: ResourcePlan, of: Plan, hooks: FromHooks | None) -> Sequenc
     return (*costs(resource, hooks), *filters)
 
 
-def _side(checked: CheckResult) -> PlanSnapshot:
+def _is_sharded(against: CheckResult | RunningPlan | None) -> bool | None:
+    if isinstance(against, RunningPlan):
+        return against.sharding_at_start is not None
+    return None if against is None else plan_of(against).sharding is not None
+
+
+def _side(checked: CheckResult, *, is_sharded: bool | None = None) -> PlanSnapshot:
     assert checked.inputs is not None
     by_hooks = checked.hooks.transforms if checked.hooks is not None else {}
     transformed = frozenset(name for name, hooks in by_hooks.items() if hooks)
-    return PlanSnapshot(plan_of(checked), checked.inputs.code, transformed, checked.inputs.modules)
+    planned = plan_of(checked, is_sharded=is_sharded)
+    return PlanSnapshot(planned, checked.inputs.code, transformed, checked.inputs.modules)

@@ -110,10 +110,10 @@ def notable_costs(checked: CheckResult) -> Sequence[str]:
     ]
 
 
-def plan_of(checked: CheckResult) -> Plan:
-    """The plan of a manifest that has no error."""
+def plan_of(checked: CheckResult, *, is_sharded: bool | None = None) -> Plan:
+    """The plan of a manifest that has no error; `is_sharded` as for `plan`."""
     assert checked.inputs is not None
-    return plan(checked.inputs.loaded.controller)
+    return plan(checked.inputs.loaded.controller, is_sharded=is_sharded)
 
 
 def filter_costs(handler: HandlerPlan, resource: ResourcePlan) -> Sequence[Cost]:

@@ -14,7 +14,7 @@ import msgspec
 from declctl.errors import DeclctlError, UsageError
 from declctl.hooks.bundle import Bundle
 from declctl.manifest import Plan
-from declctl.manifest.model import AdminSpec, MetricsSpec
+from declctl.manifest.model import AdminSpec, MetricsSpec, ShardingSpec
 from declctl.manifest.plan import ResourcePlan, watches_of
 from declctl.manifest.values import FrozenJson
 from declctl.runtime.caching.identities import CacheIdentity
@@ -51,11 +51,12 @@ class RunningPlan(msgspec.Struct, frozen=True):
     written: tuple[str, ...] = ()  # the handlers that have applied something
     namespaces: Mapping[str, tuple[str, ...]] = {}  # by selector of namespaces, those that it matches now
     finalized: Mapping[str, tuple[str, ...]] = {}  # by handler, keys of the cached objects with its finalizer
-    # The name, the admin address and that of the metrics at the start of the process; a reload does not
-    # change them.
+    # The name, the admin address, that of the metrics and the sharding at the start of the process; a reload
+    # does not change them.
     began_as: str | None = None
     admin_at_start: AdminSpec | None = None
     metrics_at_start: MetricsSpec | None = None
+    sharding_at_start: ShardingSpec | None = None
 
     @property
     def side(self) -> PlanSnapshot:
@@ -64,7 +65,7 @@ class RunningPlan(msgspec.Struct, frozen=True):
 
     @property
     def first_plan(self) -> Plan:
-        """The plan, with the name and the addresses of the start, which reloads do not change."""
+        """The plan, with the name, addresses and sharding of the start, which reloads do not change."""
         began, now = self.admin_at_start or self.plan.admin, self.plan.admin
         return replace(
             self.plan,
@@ -72,6 +73,7 @@ class RunningPlan(msgspec.Struct, frozen=True):
             # Of the fields, the names of hosts alone follow a reload.
             admin=replace(began, allowed_hosts=now.allowed_hosts),
             metrics=self.metrics_at_start or self.plan.metrics,
+            sharding=self.sharding_at_start,
         )
 
     def scoped(self, plan: Plan) -> Plan:
@@ -129,6 +131,7 @@ def running_snapshot(
         began_as=first.name,
         admin_at_start=first.admin,
         metrics_at_start=first.metrics,
+        sharding_at_start=first.sharding,
     )
     reconcilers = [
         binding

@@ -13,6 +13,7 @@ import msgspec
 
 from declctl.decoding.decoders import projectable_paths
 from declctl.manifest import Diagnostic, render_json
+from declctl.manifest.fields import LocatedSpec
 from declctl.manifest.model import ADMIN_AT_START, ScheduleSpec
 from declctl.manifest.plan import HandlerPlan, Plan, ResourcePlan, WatchKey
 from declctl.manifest.values import EntryPoint
@@ -191,6 +192,8 @@ def needing_restart(old: Plan, new: Plan) -> Iterable[Step]:
         yield Step(StepKind.RESTART, "metrics.bindAddress")
     if old.leader_election != new.leader_election:
         yield Step(StepKind.RESTART, "leaderElection", _why_elected(old, new))
+    if old.sharding != new.sharding:
+        yield Step(StepKind.RESTART, "sharding", _why_shared(old, new))
     if old.state != new.state:
         yield Step(StepKind.RESTART, "state")
     if old.name != new.name:
@@ -325,7 +328,16 @@ def _others(old: Plan, new: Plan) -> Iterable[Step]:
 
 def _why_elected(old: Plan, new: Plan) -> str:
     """The fields of the election that differ."""
-    before, after = old.leader_election, new.leader_election
+    return _differing(old.leader_election, new.leader_election)
+
+
+def _why_shared(old: Plan, new: Plan) -> str:
+    """The fields of the sharding that differ; empty if one plan has none."""
+    before, after = old.sharding, new.sharding
+    return "" if before is None or after is None else _differing(before, after)
+
+
+def _differing(before: LocatedSpec, after: LocatedSpec) -> str:
     names = (each.name for each in fields(before) if each.compare)
     return ", ".join(_camel(name) for name in names if getattr(before, name) != getattr(after, name))
 

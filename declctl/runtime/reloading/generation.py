@@ -58,6 +58,7 @@ class RuntimeServices(msgspec.Struct, frozen=True):
     clock: Clock
     now: Callable[[], datetime]  # of `ctx.now`
     dry_run: bool = False
+    is_sharded: bool = False  # whether the process shares objects with others, whatever a reload says
     processes: ProcessRegistry = msgspec.field(default_factory=ProcessRegistry)  # of isolated handlers
 
     def environment(

@@ -20,6 +20,7 @@ from itertools import islice
 import msgspec
 
 from declctl import codes
+from declctl.codes import CONTRADICTION
 from declctl.errors import (
     ApiError,
     EntryPointError,
@@ -49,8 +50,8 @@ from declctl.manifest.model import (
     ReplayPolicy,
     ScheduleSpec,
 )
-from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey, watches_of
-from declctl.objects import ChangeType, FieldPath, GroupVersionKind, Record, with_views
+from declctl.manifest.plan import HandlerPlan, ResourcePlan, WatchKey, cut_apart, watches_of
+from declctl.objects import ChangeType, FieldPath, GroupVersionKind, Record, Resource, with_views
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.caching.managed_informer import ManagedInformer, ResourceIndex, ResourceRequirement
 from declctl.runtime.checking.check import CheckResult, diagnose, refused_request
@@ -367,8 +368,10 @@ async def assemble(
     imports = ImportSeconds(checked.import_seconds, clock.monotonic() - began if has_user_code else 0.0)
     try:
         await asyncio.sleep(0)
-        resolved = plan(inputs.loaded.controller)
+        resolved = plan(inputs.loaded.controller, is_sharded=services.is_sharded)
         resources = [await _scoped(resource, services) for resource in resolved.resources]
+        if services.is_sharded:
+            await _check_shared(resolved, inputs, services)
         await asyncio.sleep(0)
         code = _CodeDigests(inputs, loaded_code)
         requirements = tuple(_requirement(resource, loaded_code, code) for resource in resources)
@@ -698,6 +701,20 @@ def _caches_namespace(informers: Sequence[ManagedInformer]) -> Callable[[str], b
         return lambda namespace: any(each.informer.version_in(namespace) is not None for each in informers)
     found = frozenset(watch.namespace for watch in watches)
     return None if None in found else found.__contains__
+
+
+async def _check_shared(resolved: Plan, inputs: Inputs, services: RuntimeServices) -> None:
+    """Raises ManifestErrors if handlers need objects of other slots because kinds have no namespaces."""
+    kinds: dict[GroupVersionKind, Resource] = {}
+    for resource in resolved.resources:
+        gvk = GroupVersionKind.of(resource.watches[0].api_version, resource.watches[0].kind)
+        with suppress(ApiError):  # its informer reports the fault
+            kinds[gvk] = await services.discover(gvk)
+    if faults := [
+        inputs.loaded.fault(CONTRADICTION, path, message, suggestion=advice)
+        for path, message, advice in cut_apart(resolved, kinds)
+    ]:
+        raise ManifestErrors(faults)
 
 
 async def _scoped(resource: ResourcePlan, services: RuntimeServices) -> ResourcePlan:

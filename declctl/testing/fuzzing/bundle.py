@@ -164,6 +164,7 @@ def _adapted(controller: ControllerSpec) -> ControllerSpec:
     return replace(
         controller,
         leader_election=replace(controller.leader_election, enabled=False),
+        sharding=None,
         reload=replace(controller.reload, preflight=False),
         handlers=tuple(
             replace(each, queue=replace(each.queue, concurrency=1)) for each in controller.handlers

@@ -111,6 +111,39 @@ def rule(group: str, resource: str, verbs: str) -> str:
     return f'{{apiGroups: ["{group}"], resources: ["{resource}"], verbs: [{quoted}]}}'
 
 
+SHARED = MANIFEST + "  sharding: {slots: 16}\n"
+WATCHES = "mode: Reconcile, watches: [{resourceRef: {name: %s}, mapTo: {label: app}}]"
+
+
+@pytest.mark.parametrize(
+    ("resource", "fields", "whole"),
+    [
+        ("pods", WATCHES % "nodes", "nodes"),
+        ("nodes", WATCHES % "pods", "pods"),
+        ("pods", "includeSnapshotsFrom: [nodes]", "nodes"),
+        ("nodes", "includeSnapshotsFrom: [pods]", "pods"),
+        ("pods", "includeSnapshotsFrom: [pods]", None),
+        ("nodes", "timeout: 1s", None),
+    ],
+)
+def test_what_has_no_namespace_is_in_other_slots(resource, fields, whole):
+    """The server alone knows that: it is cut by uid, and what it leads to is not where it is."""
+    text = SHARED.replace("resourceRef: {name: pods}", f"resourceRef: {{name: {resource}}}, {fields}")
+    found = faults(Server(), text)
+    assert [(each.code, each.line) for each in found] == ([("DCL017", 14)] if whole else [])
+    assert all(f"write sharded: false for {whole}" in str(each.suggestion) for each in found)
+
+
+def test_of_many_leases_two_are_asked_for():
+    """A right to some names alone is one for all of them; 8,192 questions would take minutes."""
+    server = Server()
+    assert faults(server, SHARED) == []
+    assert server.names["update", "leases", "default"] == ["hello-shard-0", "hello-member-15"]
+    (lacking,) = faults(Server(("update", "leases", "default")), SHARED)
+    assert 'resourceNames: ["hello-shard-0", …, "hello-member-15"]' in lacking.suggestion
+    assert "`declctl generate rbac` prints all names" in lacking.suggestion
+
+
 def test_every_watch_is_asked_for_once():
     """List and watch are asked for in each namespace, and without one for what is cluster-scoped."""
     server = Server()

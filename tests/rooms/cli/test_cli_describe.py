@@ -16,13 +16,12 @@ def test_explain_shows_type_default_and_fields(declctl):
     assert "need a new process" in declctl("explain", "spec.admin.bindAddress").out
 
 
-@pytest.mark.parametrize("code", ["DCL074", "dcl074"])
+@pytest.mark.parametrize("code", ["DCL002", "dcl002"])
 def test_explain_of_a_code_says_what_to_do_without_the_repository(declctl, code):
     """Who has installed declctl with pip reads here what docs/reference/errors.md says of a code."""
     ended = declctl.done("explain", code)
-    head = "DCL074\n\n`sharding` is not done yet by this version.\n\n    sharding: {replicas: 3}\n\n"
-    advice = "Meanwhile: run one process for each group of namespaces.\n"
-    assert (ended.out, ended.err) == (head + advice, "")
+    head = "DCL002\n\nA tab is used for indentation, which YAML forbids.\n\n"
+    assert (ended.out, ended.err) == (f"{head}    resources:\n    \t- name: pods\n\nDo: use spaces.\n", "")
 
 
 @pytest.mark.parametrize("code", sorted(CODES))
@@ -30,7 +29,7 @@ def test_every_code_is_explained(declctl, code):
     """Each code has its meaning and its advice, and no marks of Markdown outside of code."""
     out = declctl("explain", code).out
     assert CODES[code] in out
-    assert "\nDo: " in out or "\nMeanwhile: " in out
+    assert "\nDo: " in out
     assert [mark for mark in ("**", "```", "](") if mark in out] == []
 
 

@@ -1,6 +1,7 @@
 """`declctl doctor`: each check with what it finds, what it means and what to do."""
 
 import asyncio
+import json
 import socket
 from collections.abc import Mapping
 from importlib import metadata
@@ -75,6 +76,24 @@ def test_a_missing_right_fails_with_the_rule_to_grant(declctl, server):
     assert "you may not watch pods in the whole cluster (manifest.yaml:5)" in rights["found"]
     rule = '{apiGroups: [""], resources: ["pods"], verbs: ["list", "watch"]}'
     assert f"grant it by a ClusterRole with the rule {rule}" in rights["advice"]
+
+
+@pytest.mark.parametrize(
+    ("by", "filters", "state", "said"),
+    [
+        ("UID", True, "ok", "the API server sends to each process those of its slots"),
+        ("UID", False, "warning", "the API server sends all objects to each process"),
+        ("Namespace", True, "ok", "each process receives all objects, and keeps its own"),
+    ],
+)
+def test_whether_the_server_filters_by_slots(declctl, hello, folder, by, filters, state, said):
+    """A list of custom resources does not show it, so a selector is sent that no filter can read."""
+    with (hello / "manifest.yaml").open("a") as manifest:
+        manifest.write(f"  admin: {{bindAddress: '127.0.0.1:0'}}\n  sharding: {{slots: 4, by: {by}}}\n")
+    with SandboxThread(shard_selectors=filters) as sandbox:
+        (folder / "kubeconfig").write_text(json.dumps(sandbox.kubeconfig()))
+        found = in_cluster(declctl, status=0)["slots"]
+    assert (found["state"], said in found["found"]) == (state, True)
 
 
 def test_a_cluster_that_accepts_and_never_answers_is_one_failed_check(declctl, server):

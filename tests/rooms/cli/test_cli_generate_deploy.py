@@ -300,6 +300,7 @@ def test_probes_ask_the_address_of_the_manifest(deploy):
         ("  admin: {authorization: Kubernetes}\n", True),
         (f"  admin: {{{TLS}}}\n", True),
         ("  leaderElection: {enabled: true}\n", True),
+        ("  sharding: {slots: 16}\n", True),
         ("  lifecycle: {startup: [{entryPoint: 'handlers:f'}]}\n", True),
         ("  state: {path: /tmp/state}\n", True),
     ],
@@ -322,6 +323,31 @@ def test_a_second_process_needs_an_election(deploy):
     spread = two["Deployment", "guard"]["spec"]["template"]["spec"]["topologySpreadConstraints"]
     assert [each["topologyKey"].split("/")[1] for each in spread] == ["hostname", "zone"]
     assert "topologySpreadConstraints" not in spec["template"]["spec"]
+
+
+def test_processes_that_share_are_as_many_as_asked_for(deploy):
+    """Replaced one after the other, as one more would move slots twice; each Lease is named in the Role."""
+    more = "  sharding: {slots: 16}\n"
+    found = deploy("--replicas", "3", more=more).objects
+    spec = found["Deployment", "guard"]["spec"]
+    assert spec["replicas"] == 3
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    assert found["PodDisruptionBudget", "guard"]["spec"]["maxUnavailable"] == 1
+    named = [rule for rule in found["Role", "guard"]["rules"] if "resourceNames" in rule]
+    assert [(rule["verbs"], len(rule["resourceNames"])) for rule in named] == [(["get", "update"], 32)]
+    assert deploy(more=more).objects["Deployment", "guard"]["spec"]["replicas"] == 2
+    assert deploy(more="  sharding: {slots: 1}\n").objects["Deployment", "guard"]["spec"]["replicas"] == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [("", "all processes would act"), ("  sharding: {slots: 2}\n", "has 2 slots, and a process without one")],
+)
+def test_more_processes_than_can_work_are_refused(deploy, more, said):
+    """When it is generated: in a cluster, they would write beside each other, or idle."""
+    ended = deploy("--replicas", "3", more=more)
+    assert (ended.status, ended.out) == (2, "")
+    assert said in ended.err
 
 
 def test_what_options_add_to_the_pod_and_its_network(deploy, write):

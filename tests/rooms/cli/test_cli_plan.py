@@ -428,6 +428,51 @@ def test_what_still_waits_for_a_new_process_is_told(edit):
     assert "!metrics" not in edit(taken, runs=taken, metrics_at_start=MetricsSpec(nine)).out
 
 
+SHARDED = f"{MANIFEST}  sharding: {{slots: 4, by: UID}}\n"
+
+
+def test_a_sharding_says_what_each_process_receives(declctl, guard, write):
+    """By uid the server may filter; what is not sharded is in each process."""
+    write("manifest.yaml", SHARDED)
+    ended = declctl("plan", "manifest.yaml")
+    said = "each process keeps the objects of its slots; with the feature gate ShardedListAndWatch"
+    assert f"pods       4 slots                       {said}" in ended.out
+    assert "RESTART REQUIRED" not in ended.out
+    document = declctl("plan", "manifest.yaml", "-o", "json").document
+    assert document["sharding"] == {"slots": 4, "by": "UID"}
+    assert document["resources"][0]["watches"] == [f"v1 Pod of held slots in {each}" for each in "ab"]
+    write("manifest.yaml", SHARDED.replace("kind: Pod\n", "kind: Pod\n      sharded: false\n"))
+    said = "each process has all objects; the one with slot 0 handles them"
+    assert said in declctl("plan", "manifest.yaml").out
+
+
+@pytest.mark.parametrize("way", ["edit", "compare"])
+@pytest.mark.parametrize(
+    ("old", "new", "step"),
+    [
+        (MANIFEST, SHARDED, "!sharding"),
+        (SHARDED, MANIFEST, "!sharding"),
+        (SHARDED, SHARDED.replace("4, by: UID", "8"), "!sharding (slots, by)"),
+    ],
+)
+def test_another_sharding_takes_the_end_of_all_processes(request, way, old, new, step):
+    """A reload changes no cache for it: the process shares as it did at its start."""
+    ask = request.getfixturevalue(way)
+    at_start = load(ManifestSource("m", old.encode())).controller.sharding
+    more = {"runs": old, "sharding_at_start": at_start} if way == "edit" else {}
+    ended = ask(new, **more) if way == "edit" else ask(old, new)
+    assert (ended.status, ended.lines[0]) == (2, step)
+    assert [each for each in ended.lines if each.startswith(("+", "-", "!", "~"))] == [step]
+    assert "0 new LISTs" in ended.out
+    assert "sharding: all processes have to end before one with another sharding starts" in ended.out
+
+
+def test_a_resource_that_is_shared_no_longer_is_listed_anew(compare):
+    """That takes no restart: its cache has all slots then."""
+    ended = compare(SHARDED, SHARDED.replace("kind: Pod\n", "kind: Pod\n      sharded: false\n"))
+    assert (ended.lines[0], ended.lines[-1]) == ("-/+resource pods (sharded)", "2 new LISTs, 2 new WATCHes")
+
+
 def test_a_cache_that_lingers_is_not_listed_again(ask, guard, process):
     """What was removed a moment ago is still there."""
     lingering = _running(guard)

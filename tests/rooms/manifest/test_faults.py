@@ -45,6 +45,12 @@ FRAMES = {
     "plugin": "plugins: [{name: p, %s}]",
     "election": "leaderElection: {enabled: true, %s}",
     "no-election": "leaderElection: {enabled: false, %s}",
+    "sharding": "sharding: {slots: 4, %s}",
+    "shared": "resources: [{name: pods, apiVersion: v1, kind: Pod, namespaces: [a]},\n"
+    "{name: settings, apiVersion: v1, kind: ConfigMap, sharded: false}]\nsharding: {slots: 4}\n%s",
+    "by-uid": "resources: [{name: pods, apiVersion: v1, kind: Pod},\n"
+    "{name: settings, apiVersion: v1, kind: ConfigMap, sharded: false}]\nsharding: {slots: 4, by: UID}\n"
+    "handlers: [{name: a, mode: Reconcile, resourceRef: {name: pods}, entryPoint: m, %s}]",
     "schedule": "schedules: [{name: nightly, entryPoint: 'm:f', %s}]",
 }
 ENVIRON = {"TOKEN": "token", "SECRET": "Hunter/2!"}
@@ -244,6 +250,40 @@ election retryPeriod: §9s   => renewDeadline (10s if absent) has to be longer t
 election renewDeadline: §2s
     => renewDeadline (10s if absent) has to be longer than 1.2 times retryPeriod[...]
 election renewDeadline: 6s, retryPeriod: §5s   => renewDeadline (10s if absent) has to be longer than 1.2[...]
+
+# DCL017 The same for slots: a process stops before another one can take its slots
+sharding leaseDuration: §10s   :: a process would act for 10s[...]take its slots after 10s
+    => leaseDuration (15s if absent) has to be longer than renewDeadline (10s if[...]
+sharding retryPeriod: §9s   => renewDeadline (10s if absent) has to be longer than 1.2 times retryPeriod[...]
+
+# DCL017 What is not possible together is no surprise of a rollout
+shared §leaderElection: {enabled: true}   => remove leaderElection: each slot has an election of its own[...]
+shared §state: {path: /var/lib/declctl}   :: [...]not possible beside spec.sharding yet[...]
+    => remove state: each process lists its slots when it starts
+spec resources: [{name: pods, apiVersion: v1, kind: Pod, §namespaces: {labelSelector: a=b}}]
+    \nsharding: {slots: 4}   :: [...]not possible for sharded resources yet
+    => name the namespaces, or watch all; or write sharded: false for the resource
+spec §namespaces: {labelSelector: a=b}\nsharding: {slots: 4}
+    \nresources: [{name: a, apiVersion: v1, kind: Pod}, {name: b, apiVersion: v1, kind: Service}]
+    => name the namespaces, or watch all; or write[...]
+document apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: §aLONG}
+    \nspec: {sharding: {slots: 2}}   => shorten it, or write sharding: {leaseName: …}
+
+# DCL017 A process has the objects of its slots: nothing is handled by what it does not see
+shared handlers: [{name: a, mode: Reconcile, resourceRef: {name: settings}, entryPoint: m,
+    watches: [{resourceRef: {name: §pods}, mapTo: {owner: Any}}]}]
+    :: [...]settings is not sharded, so its handlers run in the process with slot 0, and each process[...]
+    => write sharded: false for pods, so that each process has all of it
+shared handlers: [{name: a, resourceRef: {name: settings}, entryPoint: m, includeSnapshotsFrom: [§pods]}]
+    => write sharded: false for pods[...]
+shared schedules: [{name: a, every: 1m, entryPoint: 'm:f', includeSnapshotsFrom: [settings, §pods]}]
+    :: [...]a schedule is called in the process with slot 0, and each process has its slots of pods alone
+    => write sharded: false for pods[...]
+by-uid includeSnapshotsFrom: [settings, §pods]   => write sharded: false for pods[...]
+by-uid watches: [{resourceRef: {name: §pods}, mapTo: {owner: Any}}]
+    :: [...]with sharding.by: UID, what an object needs may be in any slot, and each process[...]
+    => write sharded: false for pods[...]
+by-uid §applies: [{apiVersion: v1, kind: Secret}]   => write by: Namespace, with which they are in one slot
 
 # DCL017 A metrics address that takes the admin port: the start would blame another process
     :: [...]which includes the admin address[...]
@@ -547,10 +587,6 @@ plugin version: §^1.2   => write it like ">=1.2"
 plugin version: §v2   => write it like ">=2"
 plugin version: §latest   => write it like ">=1.2,<2"
 
-# DCL074 A documented feature that is not done yet would do nothing
-spec §sharding: {replicas: 3}
-    :: [...]not done yet by this version[...]   => [...]`declctl explain DCL074` says what to do meanwhile
-
 # DCL101 A cron line that never fires, or is none, is told with the reason and with what to write instead
 schedule cron: §'0 0 30 2 *'
     :: [...]it never fires: none of its months has a day 30[...]   => name days and months that go[...]
@@ -573,7 +609,7 @@ handler mode: Event, filter: {}, debounce: 0s, onFailure: Retry, replay: Never
 handler debounce: 500ms, onFailure: Ignore, retry: {maxAttempts: 3}
 handler onFailure: DeadLetter, retry: {maxAttempts: 3}
 handler onFailure: DeadLetter, mode: Reconcile
-spec schedules: []\nleaderElection: {enabled: no}\nreload: {probationPeriod: 0s}\nsharding: {}\nmetrics: {}
+spec schedules: []\nleaderElection: {enabled: no}\nreload: {probationPeriod: 0s}\nmetrics: {}
 spec metrics: {bindAddress: 127.0.0.1:8081}
 spec admin: {bindAddress: ':9000'}\nmetrics: {bindAddress: ':9000'}
 spec admin: {bindAddress: ':9000'}\nmetrics: {bindAddress: '127.0.0.1:9000'}
@@ -589,6 +625,13 @@ handlers {name: a, resourceRef: {name: pods}, entryPoint: h, queue: {name: slow,
 schedule cron: '0 0 29 2 *'
 schedule cron: '0 0 31 * *'
 schedule cron: '@daily'
+shared handlers: [{name: a, mode: Reconcile, resourceRef: {name: pods}, entryPoint: m, watches: [{resourceRef:
+    {name: settings}, mapTo: {label: app}}], includeSnapshotsFrom: [pods, settings]}]
+by-uid includeSnapshotsFrom: [settings], watches: [{resourceRef: {name: settings}, mapTo: {label: app}}]
+spec namespaces: {labelSelector: a=b}\nsharding: {slots: 4}
+    \nresources: [{name: a, apiVersion: v1, kind: Pod, sharded: false}]
+document apiVersion: declctl.dev/v1alpha1\nkind: Controller\nmetadata: {name: aLONG}
+    \nspec: {sharding: {slots: 2, leaseName: short}}
 bare indexers: [{name: a, fieldPath: metadata.annotations.x}, {name: b, entryPoint: 'm:f'}]
 bare transform: {dropFields: [metadata.annotations]}
 resource cache: {mode: Frames}, indexers: [{name: it, fieldPath: spec.nodeName}]

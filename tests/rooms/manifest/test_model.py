@@ -8,6 +8,7 @@ import pytest
 from declctl.manifest import explain, model, plan
 from declctl.manifest.values import Address, EntryPoint, FrozenJson, parse_duration, parse_quantity
 from declctl.objects import GroupVersionKind
+from declctl.objects.shards import Sharding, ShardKey
 from tests.rooms.manifest.conftest import FULL
 
 
@@ -225,6 +226,7 @@ def as_the_model_has_it(kind, default):
         ("spec.lifecycle.startup", model.LifecycleStep(EntryPoint("a"))),
         ("spec.reload", model.ReloadSpec()),
         ("spec.leaderElection", model.LeaderElectionSpec()),
+        ("spec.sharding", model.ShardingSpec(1)),
     ],
 )
 def test_documented_defaults_are_the_real_ones(path, spec):
@@ -279,6 +281,17 @@ def test_a_leader_election(loaded):
     found = loaded("leaderElection: {enabled: true}").controller.leader_election
     assert (found.lease_duration, found.renew_deadline, found.retry_period) == (15.0, 10.0, 2.0)
     assert (found.followers, found.lease_name, found.namespace) == (model.Followers.WARM, None, None)
+
+
+def test_a_sharding(loaded):
+    """As an election has them; absent, there is none, and no resource is shared."""
+    given = "leaseDuration: 30s, renewDeadline: 20s, retryPeriod: 1500ms, leaseName: web, namespace: team-a"
+    found = loaded(f"sharding: {{slots: 4, by: UID, {given}}}").controller.sharding
+    assert found == model.ShardingSpec(4, ShardKey.UID, 30.0, 20.0, 1.5, "web", "team-a")
+    assert found.sharding == Sharding(4, ShardKey.UID)
+    found = loaded("sharding: {slots: 16}").controller.sharding
+    assert found == model.ShardingSpec(16, ShardKey.NAMESPACE, 15.0, 10.0, 2.0)
+    assert loaded("resources: []").controller.sharding is None
 
 
 def test_a_reconciler(loaded):

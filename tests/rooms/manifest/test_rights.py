@@ -168,6 +168,21 @@ def test_a_leader_has_its_lease_and_no_other():
     }
 
 
+def test_processes_that_share_have_their_leases_and_no_others():
+    """All Leases have a name beforehand, so that a Role can name them; a list by a label has none."""
+    spec = "  sharding: {slots: 2, leaseName: team, namespace: elsewhere}\n"
+    assert {r.verbs: (r.scope.namespace, r.names) for r in rights(PODS + spec) if r.resource == "leases"} == {
+        ("list", "create"): ("elsewhere", ()),
+        ("get", "update"): (
+            "elsewhere",
+            ("team-shard-0", "team-shard-1", "team-member-0", "team-member-1"),
+        ),
+    }
+    found = rights(PODS + "  sharding: {slots: 1}\n")
+    assert {r.scope.namespace for r in found if r.resource == "leases"} == {"own"}
+    assert ("guard-shard-0", "guard-member-0") in {right.names for right in found}
+
+
 def test_tokens_of_kubernetes_are_reviewed_by_the_api_server():
     """The rights of system:auth-delegator, and none of them if the manifest does not ask for it."""
     spec = PODS + "  admin: {authorization: Kubernetes}\n"

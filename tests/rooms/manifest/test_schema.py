@@ -9,7 +9,6 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from declctl.codes import CODES
 from declctl.errors import UsageError
 from declctl.manifest import explain, schema, schema_with_plugins
 from declctl.manifest.schema import published
@@ -45,7 +44,7 @@ spec:
   plugins: [{name: slack, configFrom: [{name: t, secretKeyRef: {name: s, key: k}}]}]
   reload: {watch: "Off", preflight: "On", probationPeriod: 60s, minCalls: 20, maxErrorRatio: 0.5}
   leaderElection: {enabled: true, leaseDuration: 15s}
-  sharding: {}
+  sharding: {slots: 16, by: Namespace, retryPeriod: 1s}
   metrics: {bindAddress: 0.0.0.0:9090}
 ---
 apiVersion: declctl.dev/v1alpha1
@@ -97,7 +96,7 @@ def test_it_is_a_schema():
         Draft202012Validator.check_schema(schema(kind))
 
 
-def test_it_covers_what_is_documented_also_what_is_not_done_yet():
+def test_it_covers_what_is_documented():
     """Editors complete every documented field."""
     validator = Draft202012Validator(schema())
     for document in yaml.safe_load_all(EVERYTHING):
@@ -120,15 +119,6 @@ def test_every_example_and_default_is_valid():
             assert Draft202012Validator(plain).is_valid(value), path
 
 
-def test_every_refusal_has_a_code():
-    refusals = {
-        field["x-declctl"]["refuses"]
-        for _, field in pieces(schema("Controller"))
-        if "refuses" in field.get("x-declctl", {})
-    }
-    assert refusals == {code for code in CODES if "DCL060" <= code <= "DCL074"}
-
-
 def test_callers_can_not_change_the_schema():
     schema()["$defs"].clear()
     assert json.loads(published())["$defs"]
@@ -138,7 +128,6 @@ def test_explain_tells_all_about_a_field():
     """Type, default, choices, example, and how a change takes effect."""
     found = explain("spec.handlers.retry")
     assert (found.path, found.type, found.live) == ("spec.handlers.retry", "mapping", "live")
-    assert found.supported
     assert [field[0] for field in found.fields] == ["maxAttempts", "initialBackoff", "maxBackoff"]
     assert found.fields[1][1] == "duration"
     assert found.example == {"maxAttempts": 5, "initialBackoff": "1s", "maxBackoff": "5m"}
@@ -153,6 +142,8 @@ def test_explain_tells_all_about_a_field():
         ("spec.handlers[].events", "list of text", ["Added", "Modified", "Deleted", "Resync"], "live"),
         ("spec.admin.bindAddress", "text", "127.0.0.1:8081", "restart"),
         ("spec.metrics.bindAddress", "text", None, "restart"),
+        ("spec.sharding.slots", "whole number", None, "restart"),
+        ("spec.resources.sharded", "boolean", True, "live"),
         ("spec.lifecycle.startup.order", "whole number", 0, "restart"),
         ("spec.lifecycle.shutdown.order", "whole number", 0, "live"),
         ("Controller.spec.resources.labelSelector", "mapping or text", None, "live"),
@@ -168,13 +159,11 @@ def test_explain_types_defaults_and_effect(path, kind, default, live):
     assert (found.type, found.default, found.live) == (kind, default, live)
 
 
-def test_explain_choices_and_what_is_not_done():
-    """A choice of which a part is done is supported; what isn't done is named with its code."""
-    mode, sharding = explain("spec.handlers.mode"), explain("spec.sharding")
-    assert (mode.enum, mode.supported, mode.note) == (("Event", "Reconcile"), True, None)
-    assert not sharding.supported
-    assert sharding.note == "DCL074: `sharding` is not done yet by this version."
-    assert explain("spec.handlers.filter").supported
+def test_explain_choices_and_what_is_required():
+    """The choices are those that a person writes."""
+    assert explain("spec.handlers.mode").enum == ("Event", "Reconcile")
+    assert explain("spec.sharding.by").enum == ("Namespace", "UID")
+    assert explain("spec.sharding.slots").required
     assert explain("spec.reload.preflight").enum == ("On", "Off")
     assert explain("spec.handlers.name").required
     assert not explain("spec.handlers.timeout").required

@@ -183,6 +183,8 @@ _ABSENT = {
     "ReloadSpec.allowed_digests": "/etc/declctl-allowed/digests",
     "AdminSpec.token_file": "token",
     "StateSpec.folder": "/var/lib/declctl",
+    "ShardingSpec.lease_name": "team",
+    "ShardingSpec.namespace": "team-a",
     "MetricsSpec.bind_address": Address("127.0.0.1", 9090),
     "AdminSpec.tls": TlsFiles("tls.crt", "tls.key"),
     "HandlerPlan.filter": FilterSpec("a=b"),
@@ -252,7 +254,7 @@ def _others(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
         yield where, _ABSENT[name]
 
 
-FULL = BASE.replace("spec:\n", "spec:\n  plugins: [{name: slack}]\n", 1).replace(
+FULL = BASE.replace("spec:\n", "spec:\n  plugins: [{name: slack}]\n  sharding: {slots: 4}\n", 1).replace(
     '"h:audit"', '"h:audit", filter: {labelSelector: a=b}'
 )
 
