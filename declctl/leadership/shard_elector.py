@@ -72,6 +72,7 @@ class ShardElector:
         self._wake = asyncio.Event()  # something has happened: `step` is due
         self._ended = asyncio.Event()  # `run` has returned
         self._permits = asyncio.Semaphore(_MOST_REQUESTS)
+        self.under_way = 0  # requests that were sent, or wait for their turn
 
     @property
     def identity(self) -> str:
@@ -137,6 +138,7 @@ class ShardElector:
     async def _send(self, request: ShardRequest) -> None:
         """Send a request and hand its answer on. It is given up after its time."""
         elections, clock = self._elections, self._clock
+        self.under_way += 1
         sending = asyncio.ensure_future(self._call(request))
         ends = request.request.sent_at + elections.times.request_timeout
         timer = asyncio.ensure_future(clock.sleep(ends - clock.monotonic()))
@@ -153,6 +155,7 @@ class ShardElector:
         finally:
             timer.cancel()
             sending.cancel()
+            self.under_way -= 1
             self._wake.set()
             await asyncio.wait([sending])  # a cancellation ends this wait as well, and goes on
 

@@ -40,6 +40,7 @@ class RunOptions(msgspec.Struct, frozen=True):
     followed: "Callable[[], FollowedStatus] | None" = None  # the state of a ConfigMap that is followed
     namespace: str | None = None  # of this process, where the manifest names none
     is_replay: bool = False  # nothing calls handlers but the player of a recording; there is no election
+    shares: bool = True  # share objects with other processes, if the manifest says so; False: handle all
     keeps_state: bool = False  # use the folder of `state`, if the manifest names one
     mutation_detector: bool = False  # compare all shared objects each second, instead of a part of them
     log_level: LogLevelControl | None = None  # that of the process; None if its log is that of a caller

@@ -245,6 +245,11 @@ class Replica:
             state, since = ("Listing", since) if opened is None else ("Handled", opened)
         return SlotStatus(each.shard, state, each.holder, since, each.free_seconds)
 
+    @property
+    def under_way(self) -> int:
+        """The requests for Leases that are under way."""
+        return self._elector.under_way
+
     def faults(self) -> list[str]:
         """Why this process takes no slot, or can't keep those that it has; empty if it does."""
         seen = self._elector.status()

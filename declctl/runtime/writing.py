@@ -69,7 +69,7 @@ def make_candidate(process: Process) -> "Candidate | None":
 def make_held_shards(process: Process) -> HeldShards | None:
     """The shards of this process; None if it handles all objects, as without elections."""
     spec, options = process.plan.sharding, process.options
-    if spec is None or options.dry_run or options.is_replay or options.once:
+    if spec is None or options.dry_run or options.is_replay or options.once or not options.shares:
         return None
     return HeldShards(spec.sharding)
 

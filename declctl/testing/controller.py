@@ -275,6 +275,7 @@ class HostedController(ABC):
     ) -> None:
         self._files = files
         self._keeps_state = False
+        self.shares = True  # with other controllers, if the manifest says so
         self._records = records
         self._recorder: CallRecorder | None = None  # set when the controller has begun
         self.log = Logged()
@@ -322,6 +323,7 @@ class HostedController(ABC):
             namespace=self._namespace,
             files=self._files,
             keeps_state=self._keeps_state,
+            shares=self.shares,
             mutation_detector=True,
         )
         self._runtime = Runtime(
@@ -662,6 +664,9 @@ class HostedController(ABC):
         busy: dict[object, int] = {parts.attempts: int(parts.attempts.is_busy)}
         # Caches may have synced, and handlers not begun. One that is no leader may never begin.
         busy[parts.schedules] = parts.writing.candidate is None and not parts.schedules.has_started
+        # Renewals are answered before time goes on: it would come to their deadlines.
+        replica = parts.writing.replica
+        busy["sharding"] = 0 if replica is None else replica.under_way
         # A watch that has ended is opened again first: it would count as silent, as no bookmark can reach it.
         busy[parts.caches] = max(0, self._watches - self._open_watches())
         for name, seen in parts.observer.seen_versions().items():

@@ -101,6 +101,7 @@ class TestingStage(ABC):
         self._controller = None
         made = self.make_controller(self._manifest)
         made.patience = _PATIENCE_SECONDS
+        made.shares = False  # it is alone, and tests are about handlers
         with warnings.catch_warnings():
             # `declctl validate` says it at its place.
             warnings.simplefilter("ignore", DefinitionWarning)

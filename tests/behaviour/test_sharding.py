@@ -172,7 +172,7 @@ def tick(ctx):
 
 @pytest.mark.thorough
 def test_a_move_waits_for_calls_and_drops_what_waits(replica, sandbox, board) -> None:
-    """The new holder begins with a key when the call of the old one has ended; a failing key moves as well."""
+    """The new holder begins with a key when the call of the old one has ended; a failing key moves."""
     code = (
         CODE
         + """

@@ -410,7 +410,7 @@ class InformerPool:
     def _widen_new(self, made: Iterable[ManagedInformer]) -> None:
         for cached in made:
             if self._shards is not None and cached.informer.scope is not None:
-                # A handler that moves to it hears what differs in open shards: they are open before the commit.
+                # A handler that moves to it hears what differs in open shards, from before the commit on.
                 cached.informer.widen(self._shards.held).on_open(self.open_shards)
 
     @property
