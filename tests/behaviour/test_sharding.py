@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from declctl.objects.shards import Sharding
+from declctl.objects.shards import Sharding, ShardKey
 from declctl.sandbox import SandboxThread
 from declctl.testing import BundleDir, ControllerUnderTest, until
 from tests.behaviour.conftest import config_map
@@ -310,3 +310,93 @@ def test_a_reload_while_slots_are_shared(replica, sandbox, board, tmp_path) -> N
         sandbox.patch("ConfigMap", "a", {"data": {"v": "2"}}, namespace=each)
     until("the new code has all", lambda: len(rows(board, "new key")) >= len(NAMESPACES))
     assert {row[1] for row in rows(board, "new key")} == {"one", "two"}
+
+
+def test_objects_cut_by_uid_end_where_they_were_handled(replica, sandbox, board) -> None:
+    """A gone object has no uid any more: its last call is made by the process that has heard of its end."""
+    spec = SPEC.replace("  sharding:\n", "  sharding:\n    by: UID\n")
+    sandbox.load([config_map(f"b-{number}", v="1") for number in range(20)])
+    one, two = replica("one", spec), replica("two", spec)
+    until_shared(one, two)
+    one.wait_idle()
+    two.wait_idle()
+    sharding = Sharding(SLOTS, ShardKey.UID)
+    of_one = held(one)
+    owners = {
+        f"{each['metadata']['namespace']}/{each['metadata']['name']}": "one"
+        if sharding.shard_of(None, each["metadata"]["uid"]) in of_one
+        else "two"
+        for each in sandbox.objects("ConfigMap")
+    }
+    assert set(owners.values()) == {"one", "two"}
+    board.clear()
+    for key in owners:
+        namespace, _, name = key.partition("/")
+        sandbox.delete("ConfigMap", name, namespace)
+    until("all ends are told", lambda: len(rows(board, "key")) >= len(owners))
+    one.wait_idle()
+    two.wait_idle()
+    assert sorted(row[1:] for row in rows(board, "key")) == sorted(
+        (name, key, None) for key, name in owners.items()
+    )
+    assert sorted(row[1:4] for row in rows(board, "seen")) == sorted(
+        (name, "Deleted", key) for key, name in owners.items()
+    )
+
+
+FINALIZES = """
+import declctl
+
+class Finalizing:
+    @declctl.hookimpl
+    def declctl_reconcile(self, request):
+        tell("key", NAME, str(request.key))
+
+    @declctl.hookimpl
+    def declctl_finalize(self, request):
+        tell("finalized", NAME, str(request.key))
+
+finalizing = Finalizing()
+"""
+
+
+@pytest.mark.thorough
+def test_each_replica_finalizes_what_it_holds(replica, sandbox, board) -> None:
+    """Also what has left the scope by its labels, before its slot has moved; nothing is finalized twice."""
+    spec = (
+        SPEC.replace("kind: ConfigMap}", 'kind: ConfigMap, labelSelector: "on=yes"}')
+        .replace('entryPoint: "code:keys"', 'entryPoint: "code:finalizing", finalizer: example.dev/keys')
+        .replace("    - {name: seen,", "    # {")
+    )
+    for each in NAMESPACES:
+        sandbox.load([labelled("in", each), labelled("out", each)])
+    one = replica("one", spec, CODE + FINALIZES)
+    until_shared(one)
+    one.wait_idle()
+    for each in NAMESPACES:
+        sandbox.patch("ConfigMap", "out", {"metadata": {"labels": {"on": "no"}}}, namespace=each)
+    one.advance(5)
+    two = replica("two", spec, CODE + FINALIZES)
+    shares = until_shared(one, two)
+    one.advance(5)
+    for each in NAMESPACES:
+        for name in ("in", "out"):
+            sandbox.delete("ConfigMap", name, each)
+    keys = [f"{each}/{name}" for each in NAMESPACES for name in ("in", "out")]
+    until("all are finalized", lambda: len(rows(board, "finalized")) >= len(keys), timeout=30)
+    one.wait_idle()
+    two.wait_idle()
+    assert Counter(row[2] for row in rows(board, "finalized")) == Counter(keys)
+    for name, shards in zip(("one", "two"), shares, strict=True):
+        wanted = {
+            f"{each}/{which}" for shard in shards for each in of_shard(shard) for which in ("in", "out")
+        }
+        assert {row[2] for row in rows(board, "finalized", name)} == wanted
+    until("all are gone", lambda: len(sandbox.objects("ConfigMap")) == len(NAMESPACES))  # those named a
+
+
+def labelled(name: str, namespace: str) -> dict[str, Any]:
+    """A ConfigMap in the scope of the handler with a finalizer."""
+    found = config_map(name, namespace, v="1")
+    found["metadata"]["labels"] = {"on": "yes"}
+    return found
