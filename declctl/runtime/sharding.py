@@ -22,7 +22,7 @@ from datetime import datetime
 
 import msgspec
 
-from declctl.informer.reflector.faults import is_waited_for
+from declctl.errors import NotFound
 from declctl.kit import Clock, set_within
 from declctl.leadership import (
     LeaseTimes,
@@ -304,8 +304,8 @@ class Replica:
         lacking: list[str] = []
         for cached in parts.caches.scoped():
             scope, fault = cached.informer.scope, cached.informer.fault
-            # As at a start: what the server does not serve may be served in years.
-            if scope is None or not is_waited_for(fault):
+            # A kind that is not served has no objects. Of any other cache, a read would find too few.
+            if scope is None or isinstance(fault, NotFound):
                 continue
             if not listed <= scope.listed_shards:
                 listed &= scope.listed_shards

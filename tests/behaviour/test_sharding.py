@@ -282,6 +282,54 @@ def official(ctx, namespace):
     assert one.stop() == 0
 
 
+CALLS = """
+import asyncio
+
+async def seen(change, ctx):
+    if change.obj["data"]["v"] == "slow":
+        tell("async begins", change.obj.key)
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            tell("async is cancelled", change.obj.key)
+            raise
+
+def keys(request, ctx):
+    if request.obj["data"]["v"] == "slow":
+        ctx.record_event(request.obj, "Begins", "it has begun")
+        import time
+        time.sleep(3600)
+"""
+
+
+@pytest.mark.thorough
+def test_a_lost_slot_cancels_what_can_be_cancelled(replica, sandbox, board) -> None:
+    """Asynchronous calls, and calls in processes of their own; those of other slots go on."""
+    spec = SPEC.replace(
+        "mode: Reconcile}", "mode: Reconcile, queue: {concurrency: 4}, isolation: {mode: Process}}", 1
+    ).replace('"code:seen"}', '"code:seen", queue: {concurrency: 4}}')
+    spec += "  lifecycle: {gracePeriod: 2s}\n"
+    one = replica("one", spec, CODE + CALLS)
+    until_shared(one)
+    one.wait_idle()
+    keys = {shard: f"{of_shard(shard)[0]}/a" for shard in range(SLOTS)}
+    for key in keys.values():
+        sandbox.patch("ConfigMap", "a", {"data": {"v": "slow"}}, namespace=key.partition("/")[0])
+    until("all calls run", lambda: len(rows(board, "async begins")) == SLOTS, timeout=60)
+    until("all calls run", lambda: len(sandbox.objects("Event")) == SLOTS, timeout=60)
+    sandbox.patch("Lease", "web-shard-2", {"spec": {"holderIdentity": "other"}})
+    for _ in range(20):
+        one.advance(RETRY / 2)
+        if 2 not in held(one):
+            break
+    until("it is cancelled", lambda: rows(board, "async is cancelled") == [("async is cancelled", keys[2])])
+    running = dict.fromkeys(("seen", "keys"), SLOTS - 1)
+    until("others run", lambda: {name: one.handler(name).running for name in running} == running, timeout=30)
+    assert [one.handler(name).zombies for name in running] == [0, 0]
+    assert all(one.handler(name).failed == 1 for name in running)
+    assert one.log.find("its slot has left this process: the next holder begins with all its objects")
+
+
 def test_a_reload_while_slots_are_shared(replica, sandbox, board, tmp_path) -> None:
     """An edit of code, a new handler, and a new resource concern the slots of each replica alone."""
     one, two = replica("one"), replica("two")

@@ -1,4 +1,4 @@
-"""`take_key`: the next item of a key, out of its turn, as a replay takes it."""
+"""`take_key`: the next item of a key, out of its turn, as a replay takes it. `drop_chosen`: some keys go."""
 
 from collections.abc import Callable
 from typing import Any
@@ -56,3 +56,36 @@ def test_a_key_is_taken_whatever_it_waits_for(made: Callable[[ManualClock], Made
     queue.done(rested)
     figures = queue.statistics()
     assert (figures.waiting, figures.running, figures.backing_off) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("made", [_changes, _keys])
+async def test_chosen_keys_are_dropped_whatever_they_wait_for(made: Callable[[ManualClock], Made]) -> None:
+    """Waiting, resting, backing off and behind a call; the call goes on, and other keys do."""
+    clock = ManualClock()
+    queue, add = made(clock)
+    for name in ("backs-off", "runs", "waits"):
+        add(f"drop/{name}")
+        add(f"keep/{name}")
+    taken = {item.key: item for _ in range(4) if (item := queue.take()) is not None}
+    for which in ("drop", "keep"):
+        queue.retry(taken.pop(f"{which}/backs-off"), 60.0)
+    assert sorted(item.key for item in queue.taken()) == ["drop/runs", "keep/runs"]
+    for which in ("drop", "keep"):
+        add(f"{which}/runs")  # behind the call
+    queue.debounce = 5.0
+    for which in ("drop", "keep"):
+        add(f"{which}/rests")
+    assert queue.drop_chosen(lambda item: item.key.startswith("drop/")) == 4
+    for item in taken.values():
+        queue.done(item)
+    found: list[str] = []
+    for seconds in (0.0, 10.0, 60.0):
+        await clock.advance(seconds)
+        while (item := queue.take()) is not None:
+            found.append(item.key)
+            queue.done(item)
+    assert sorted(found) == ["keep/backs-off", "keep/rests", "keep/runs", "keep/waits"]
+    figures = queue.statistics()
+    assert queue.idle
+    assert figures.added == figures.taken + figures.dropped + figures.merged
+    assert figures.dropped == 4

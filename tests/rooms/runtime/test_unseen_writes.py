@@ -291,6 +291,21 @@ def test_a_removed_handler_drops_what_it_has_held_back(keys, cache) -> None:
     assert (keys.queue.idle, keys.queue.next_due()) == (True, None)
 
 
+def test_a_key_that_is_dropped_is_held_back_no_longer(keys, cache) -> None:
+    """Its shard has left: the others wait as before, and the key may come again."""
+    keys.wrote("a/other", applied("a/settings", 7), cache)
+    keys.add("a/1", "a/2")
+    assert keys.take() is None
+    assert keys.queue.drop_chosen(lambda item: item.key == "a/1") == 1
+    keys.add("a/3")
+    assert keys.take() is None
+    cache.store("a/settings", 7)
+    assert [keys.take() for _ in range(3)] == ["a/2", "a/3", None]
+    keys.add("a/1")
+    assert keys.take() == "a/1"
+    assert (keys.queue.idle, keys.unseen.others) == (True, 0)
+
+
 def test_an_add_looks_at_no_held_key(keys) -> None:
     """However many keys wait for their own writes, an event and a look of a worker cost the same.
 

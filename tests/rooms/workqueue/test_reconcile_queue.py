@@ -40,6 +40,9 @@ class Gate:
 
     next_due = take_released
 
+    def forget(self, key):
+        """It holds none."""
+
     def clear(self):
         """It holds none."""
 
