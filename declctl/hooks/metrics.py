@@ -19,8 +19,8 @@ _OWN_WORDS: Final = frozenset(
     (
         *("admin", "build", "cache", "controller", "decoded", "event", "file", "files"),
         *("frame", "generation", "generations", "handler", "index", "leader", "lists", "plugin"),
-        *("recorded", "relist", "reload", "reloads", "schedule", "selected", "server", "synced"),
-        *("transform", "unread", "watch", "watches", "write", "writes", "zombie"),
+        *("recorded", "relist", "reload", "reloads", "schedule", "selected", "server", "sharding"),
+        *("slots", "synced", "transform", "unread", "watch", "watches", "write", "writes", "zombie"),
     )
 )
 # client-go's metrics, of which a later version may have more.

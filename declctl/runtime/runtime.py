@@ -587,7 +587,7 @@ class Runtime:
                 caches=parts.caches,
                 slots=parts.slots,
                 schedules=parts.schedules,
-                leftovers=parts.leftovers,
+                look_for_leftovers=parts.leftovers.shards_opened,
                 forget_sets=parts.writing.writers.forget_sets,
                 until_posted=parts.writing.recorder.until_posted,
                 drain_timeout=lambda: self._active().plan.reload.drain_timeout,

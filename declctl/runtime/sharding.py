@@ -19,6 +19,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from typing import Protocol
 
 import msgspec
 
@@ -38,8 +39,6 @@ from declctl.runtime.caching.informer_pool import InformerPool
 from declctl.runtime.fencing import FencedSender
 from declctl.runtime.handling.slots import Slots
 from declctl.runtime.log import Log
-from declctl.runtime.reconciling.leftovers import Leftovers
-from declctl.runtime.scheduling.schedules import Schedules
 from declctl.transport import Client
 from declctl.writes import WriteOrigin
 
@@ -48,13 +47,33 @@ _RELEASE_SECONDS = 2.0  # for giving Leases back at the end of the process, at m
 _SILENCE = 60.0  # seconds between two log lines about shards that wait for their lists
 
 
+class SlotSchedules(Protocol):
+    """The schedules of the process, which are called where shard 0 is open."""
+
+    def pause(self) -> None:
+        """Call nothing until `resume`. Running calls go on."""
+        ...
+
+    def resume(self) -> None:
+        """End a pause."""
+        ...
+
+    def cancel_running(self, why: str) -> None:
+        """Cancel the asynchronous calls that run."""
+        ...
+
+    async def until_returned(self, timeout: float) -> None:
+        """Wait for running calls for `timeout` seconds at most."""
+        ...
+
+
 class ReplicaParts(msgspec.Struct, frozen=True):
     """The parts of the process that hear of its shards."""
 
     caches: InformerPool
     slots: Slots
-    schedules: Schedules
-    leftovers: Leftovers
+    schedules: SlotSchedules
+    look_for_leftovers: Callable[[], None]  # again, as shards were opened
     forget_sets: Callable[[], None]  # the holder before has written members that are not known here
     until_posted: Callable[[float], Awaitable[None]]  # recorded Events, for so many seconds at most
     drain_timeout: Callable[[], float]  # seconds that a shard waits for its running calls
@@ -333,7 +352,7 @@ class Replica:
         if 0 in shards:
             parts.slots.begin_unsharded()
             parts.schedules.resume()
-        parts.leftovers.shards_opened()
+        parts.look_for_leftovers()
         slots = ", ".join(map(str, sorted(shards)))
         self._log.info(f"handles slot{'s' * (len(shards) > 1)} {slots}: all caches have listed them")
 
