@@ -95,21 +95,23 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     identity: str  # of this process
     leases: str  # namespace, and the beginning of the names of the Leases
     sharding: str  # such as `16 by Namespace`
-    member: int | None  # the number of this process; None if it has none
-    members: int  # processes that share, as far as they have numbers
-    quota: int | None  # slots that this process should hold
-    total: int  # slots
-    held: int  # slots whose Leases this process has
-    handled: int  # those of them that are handled here
-    free: int  # slots that no process holds
-    free_seconds: float  # for how long the slot is free that has been so for the longest time
-    gained: int  # slots, since the start
-    given_back: int  # slots, since the start
-    lost: int  # slots, since the start
-    refused_writes: int  # that were not sent, as their slots are not held here
-    fault: str | None  # why nothing is taken
-    error: str | None  # the last request for a Lease that failed, unless one of its kind has succeeded since
-    slots: tuple[SlotStatus, ...]
+    member: int | None = None  # the number of this process; None if it has none
+    members: int = 0  # processes that share, as far as they have numbers
+    quota: int | None = None  # slots that this process should hold
+    total: int = 0  # slots
+    held: int = 0  # slots whose Leases this process has
+    handled: int = 0  # those of them that are handled here
+    free: int = 0  # slots that no process holds
+    free_seconds: float = 0.0  # for how long the slot is free that has been so for the longest time
+    gained: int = 0  # slots, since the start
+    given_back: int = 0  # slots, since the start
+    lost: int = 0  # slots, since the start
+    refused_writes: int = 0  # that were not sent, as their slots are not held here
+    fault: str | None = None  # why nothing is taken
+    error: str | None = (
+        None  # the last request for a Lease that failed, unless one of its kind has succeeded since
+    )
+    slots: tuple[SlotStatus, ...] = ()
 
 
 class Replica:

@@ -208,3 +208,31 @@ def test_a_refused_edit_and_a_lost_right_fire(prometheus, rig, config_map, tmp_p
     until("it is refused", lambda: rig.runs.condition("Degraded").reason == "ResourceError")
     scraper.minutes(MINUTES)
     scraper.check(tmp_path, "DeclctlEditNotLive", "DeclctlDegraded")
+
+
+SHARED = """
+apiVersion: declctl.dev/v1alpha1
+kind: Controller
+metadata: {name: web}
+spec:
+  resources: [{name: maps, apiVersion: v1, kind: ConfigMap}]
+  handlers: [{name: works, resourceRef: {name: maps}, entryPoint: "handlers:works"}]
+  sharding: {slots: 4, namespace: default}
+"""
+
+
+def test_slots_that_no_process_handles_fire(bundle_dir, controller, board, config_map, tmp_path) -> None:
+    """A process that may not renew its Leases any more loses its slots, says so, and handles nothing."""
+    bundle_dir.write("manifest.yaml", SHARED)
+    bundle_dir.write("handlers.py", CODE)
+    runs: ControllerUnderTest = controller(bundle_dir.path, objects=[config_map("a")])
+    scraper = Scraper(runs)
+    scraper.minutes(MINUTES)
+    scraper.check(tmp_path)
+    runs.sandbox.faults.refuse(403, Match(resource="leases"), message="leases is forbidden")
+    runs.advance(60)
+    until("it is said", lambda: runs.condition("Degraded").reason == "SlotsNotShared")
+    scraper.minutes(MINUTES)
+    scraper.check(tmp_path, "DeclctlSlotsUnhandled", "DeclctlDegraded")
+    sharding = runs.status().sharding
+    assert (sharding.held, sharding.handled, sharding.lost) == (0, 0, 4)

@@ -26,6 +26,7 @@ from declctl.runtime.reloading.files import FileWatchStatus
 from declctl.runtime.reloading.generation import OldGeneration
 from declctl.runtime.reporting.recent_figures import RecentFigures
 from declctl.runtime.reporting.status import ControllerCondition, ControllerStatus, PluginStatus
+from declctl.runtime.sharding import ReplicaStatus
 from declctl.runtime.threads import AbandonedCall
 from declctl.transport import ServerStatus
 from tests.rooms.admin.conftest import HEALTHY, NIGHTLY, NOTIFY, PODS, WELL
@@ -287,6 +288,12 @@ WRONG = {
         "The lease can't be read or renewed",
         "a/b: 403 Forbidden",
         "Grant get, create and update",
+    ),
+    "slots that are not shared": (
+        {"sharding": ReplicaStatus("pod-a", "a/web", "16 by UID", fault="pod-b holds the lease, by 8 slots")},
+        "This process can't take part in the sharing of slots",
+        "a/web: pod-b holds the lease",
+        "Grant list, get, create and update",
     ),
     "a cache that has not synced": (
         {"resources": (replace(PODS, synced=False, items_listed=1234),)},

@@ -139,6 +139,13 @@ def test_the_leader_is_named(ask, process, election, leader, words):
     assert ask("top", "--once", *SOON).lines[1].endswith(f"; {words}")
 
 
+def test_the_slots_of_a_process_are_counted(ask, process):
+    """Of several that share the objects, each handles some; what no process handles is said, too."""
+    sharding = {"handled": 6, "total": 16, "free": 2}
+    process.answers(200, {**STATUS, "sharding": sharding})
+    assert ask("top", "--once", *SOON).lines[1].endswith("; 6 of 16 slots, 2 free")
+
+
 @pytest.mark.parametrize("interval", ["1ms", "soon"])
 def test_an_interval_is_a_duration(ask, process, interval):
     """Not shorter than a tenth of a second: the view must not load the process that it looks at."""
