@@ -201,6 +201,14 @@ def test_what_not_each_controller_has_is_a_table_of_its_own(shown):
         assert words in text
 
 
+def test_the_slots_of_a_process_are_one_line(shown):
+    """What it handles, what it should hold, what no process holds, and what stops it."""
+    sharding = {"leases": "a/web", "handled": 5, "held": 6, "quota": 8, "total": 16, "free": 2, "members": 2}
+    counts = {"gained": 9, "givenBack": 2, "lost": 1, "refusedWrites": 3, "fault": None, "error": "403"}
+    (row,) = rows(shown(sharding=sharding | counts), "a/web")
+    assert row == ["a/web", "5", "6", "8", "16", "2", "2", "11", "1", "3", "403"]
+
+
 @pytest.mark.parametrize(("failed", "dropped"), [(0, 0), (3, 0), (0, 500)])
 def test_events_that_are_lost_are_shown(shown, failed, dropped):
     """Kubernetes Events that the server never got have a line where there are some."""
