@@ -149,3 +149,39 @@ def test_a_plan_knows_the_namespaces_that_the_process_follows(rig, config_map, s
     found = planned_against(runs, rig.folder.path)
     assert found.replays[0].not_counted == "only the cluster knows which namespaces have team=other"
     assert (found.requests, found.resources[0].namespaces) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("", "sharding: {slots: 4}"), ("sharding: {slots: 4, namespace: default}", "")]
+)
+def test_a_reload_never_changes_whether_a_process_shares(rig, config_map, before, after) -> None:
+    """One that begins to handle all objects beside others would be a surprise: it takes a new process."""
+    rig.handler("tell")
+    rig.more = f"  {before}\n" if before else ""
+    runs = rig.run(TELLING, objects=[config_map("m")])
+    rig.more = f"  {after}\n" if after else ""
+    rig.write()
+    planned = planned_against(runs, rig.folder.path)
+    assert [str(step) for step in planned.steps] == ["!sharding"]
+    outcome = runs.reload()
+    assert ([str(step) for step in outcome.steps], outcome.lists) == (["!sharding"], 0)
+    shares = {each.sharded for each in runs.runtime.running().plan().plan.resources}
+    assert shares == {bool(before)}
+    # It waits for a new process still, and the text before undoes it.
+    assert [str(step) for step in planned_against(runs, rig.folder.path).steps] == ["!sharding"]
+    rig.more = f"  {before}\n" if before else ""
+    rig.write()
+    assert planned_against(runs, rig.folder.path).restart_required == ()
+
+
+def test_an_edit_that_needs_what_is_in_other_slots_is_refused(rig) -> None:
+    """The server alone knows that a kind has no namespaces: the generation that runs goes on."""
+    rig.resources.append("- {name: nodes, apiVersion: v1, kind: Node}")
+    rig.more = "  sharding: {slots: 4, namespace: default}\n"
+    rig.handler("tell")
+    runs = rig.run(TELLING)
+    rig.only(rest="includeSnapshotsFrom: [nodes]")
+    rig.write()
+    refused = runs.reload()
+    assert (refused.result, refused.diagnostics[0].code) == ("Refused", "DCL017")
+    assert "write sharded: false for nodes" in refused.diagnostics[0].suggestion

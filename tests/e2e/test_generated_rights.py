@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -229,6 +230,35 @@ def test_the_command_that_is_named_is_enough(real_cluster: Cluster, tmp_path: Pa
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=env, check=False)
         assert done.returncode == 0, done.stderr
         until("it is ready", lambda: declctl.status()["ready"], seconds=100)
+        assert declctl.stop() == 0
+    drop_namespace(real_cluster, namespace)
+
+
+@pytest.mark.parametrize("missing", ["", "list", "create", "get", "update"])
+def test_the_leases_of_a_sharding_are_those_that_are_granted(
+    real_cluster: Cluster, tmp_path: Path, missing: str
+) -> None:
+    """All slots are taken with these rights, and each that is missing is named with what grants it."""
+    namespace = new_namespace(real_cluster)
+    manifest = tmp_path / "manifest.yaml"
+    sharding = "  sharding: {slots: 4, leaseDuration: 3s, renewDeadline: 2s, retryPeriod: 200ms}\n"
+    manifest.write_text(SMALL.format(namespace=namespace) + sharding, "utf-8")
+    (tmp_path / "handlers.py").write_text(HANDLERS, "utf-8")
+    objects = generated("rbac", str(manifest), "--namespace", namespace, "--name", "runner")
+    rights = [each for each in granted(objects) if each.resource == "leases"]
+    names = {each.name for each in rights if each.verb in ("get", "update")}
+    assert names == {f"small-{what}-{number}" for what in ("shard", "member") for number in range(4)}
+    account = Account(real_cluster, objects)
+    kubeconfig = account.kubeconfig(tmp_path / "kubeconfig")
+    with ExitStack() as stack:
+        if missing:
+            stack.enter_context(account.without(next(each for each in rights if each.verb == missing)))
+        declctl = stack.enter_context(Declctl(manifest, "-n", namespace, kubeconfig=kubeconfig))
+        if missing in ("", "get"):  # no Lease of theirs has to be read that a list does not show
+            until("it handles all slots", lambda: declctl.status()["sharding"]["handled"] == 4)
+        else:
+            said = f"it lacks {missing}: `declctl generate rbac MANIFEST"
+            until("the right is named", lambda: any(said in text for text in _texts(declctl.status())))
         assert declctl.stop() == 0
     drop_namespace(real_cluster, namespace)
 
