@@ -596,7 +596,7 @@ class SharedIndexInformer:
         cache = self.indexer.known()
         known = {} if knows is None else knows()
         found = ((each, cache.get(key)) for key, each in known.items())
-        # A watch that went on from the kept objects is one of their server. After a list, objects none of which
+        # A watch that went on from the kept objects is of their server. After a list, objects none of which
         # is there may be of another cluster: nobody has deleted them.
         resumed = self.controller.reflector.statistics().resumes > 0
         is_here = resumed or any(here is not None and here.uid == each.uid for each, here in found)
