@@ -180,7 +180,7 @@ class SharedIndexInformer:
         self._transform: Transform | None = None  # of `set_transform`, applied at the start
         self._reprojection: Reprojection | None = None  # the last one that took over, if it is still in use
         self._started = False
-        self.has_kept, self._kept_version = False, ""  # it begins with kept objects
+        self.has_kept, self._kept_version, self._kept_whole = False, "", True  # it begins with kept objects
 
     async def run(self) -> None:
         """List, watch and notify until cancelled (client-go's Run). Raises CacheError the second time.
@@ -239,11 +239,12 @@ class SharedIndexInformer:
         refuse_async(handler, "the watch error handler")
         self.controller.reflector.on_fault = handler
 
-    def begin_with(self, records: Sequence[Record], resource_version: str) -> None:
+    def begin_with(self, records: Sequence[Record], resource_version: str, *, whole: bool) -> None:
         """Begin with objects that an earlier process has kept, in the place of a list.
 
         They are used only if the server still has their history; then the cache is filled with their state of
-        now. Raises CacheError after the start, and for an informer of a set of namespaces.
+        now. Unless they are `whole`, the process may have told of objects that came later: those that are gone
+        count as known. Raises CacheError after the start, and for an informer of a set of namespaces.
         """
         self._refuse_started("kept objects")
         reflector = self.controller.reflector
@@ -252,7 +253,7 @@ class SharedIndexInformer:
                 f"{self.name} has a reflector for each namespace: it can't begin with kept objects"
             )
         reflector.begin_with(records, resource_version)
-        self.has_kept, self._kept_version = True, resource_version
+        self.has_kept, self._kept_version, self._kept_whole = True, resource_version, whole
 
     def reproject(self, projection: Projection) -> None:
         """Decode with another projection from now on. Cached records stay as they are."""
@@ -594,7 +595,7 @@ class SharedIndexInformer:
         self, registration: Registration, knows: Callable[[], Mapping[str, Record]] | None = None
     ) -> Iterator[None]:
         cache = self.indexer.known()
-        known = {} if knows is None else knows()
+        known = {} if knows is None else {**self._passed(), **knows()}
         found = ((each, cache.get(key)) for key, each in known.items())
         # A watch that went on from the kept objects is of their server. After a list, objects none of which
         # is there may be of another cluster: nobody has deleted them.
@@ -611,6 +612,13 @@ class SharedIndexInformer:
         else:
             yield from self.processor.introduce(registration, cache)
         self._give_with_sync(registration)
+
+    def _passed(self) -> Mapping[str, Record]:
+        """Objects that the earlier process may have told of, and that are gone, by key."""
+        reflector = self.controller.reflector
+        if self._kept_whole or not isinstance(reflector, Reflector):
+            return {}
+        return {each.key: each for each in reflector.passed}
 
     def _give_with_sync(self, registration: Registration) -> None:
         """Open `received_initial` when the cache has synced; the registration has all cached objects."""

@@ -25,6 +25,8 @@ class EarlierState:
         self._handlers: Mapping[str, HandlerState] = found.handlers if found is not None else {}
         # Other code may do otherwise with the same objects: it hears of them all.
         self._knows = found is not None and found.digest == digest
+        # A killed process may have told of objects that came after its last mark.
+        self._is_ended = found is not None and found.is_ended
         self._memos = found.notes.memos if found is not None else {}
         self.history: Sequence[dict[str, Any]] = json.loads(found.notes.history) if found is not None else ()
 
@@ -51,7 +53,7 @@ class EarlierState:
                 for name, handler in self._handlers.items()
                 if self._knows and handler.is_known and state.identity in handler.caches
             }
-            cached.informer.begin_with([*records.values()], state.version)
+            cached.informer.begin_with([*records.values()], state.version, whole=self._is_ended)
         cached.kept = KeptObjects(records, known, self._states(cached))
 
     def _states(self, cached: ManagedInformer) -> Mapping[str, Mapping[str, KeyState]]:

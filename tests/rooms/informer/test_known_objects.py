@@ -17,11 +17,11 @@ async def _first(names: str = "abc"):
 class _Next:
     """The next process: a listener that knows the kept objects, and one that is new."""
 
-    def __init__(self, source, kept, version) -> None:
+    def __init__(self, source, kept, version, *, whole: bool = True) -> None:
         self.made = Informed(source=source)
         self.informer, self.newcomer, self.knows = self.made.informer, self.made.listener, Recorder()
         self.knows.folded = dict(kept)
-        self.informer.begin_with(list(kept.values()), version)
+        self.informer.begin_with(list(kept.values()), version, whole=whole)
         self.registration = self.informer.add_listener(self.knows, knows=lambda: kept)
 
 
@@ -47,6 +47,23 @@ async def test_who_knows_objects_hears_what_is_otherwise_now(compacted):
         await process.made.rest()
         assert process.knows.lines()[-1] == process.newcomer.lines()[-1] == "Modified demo/c"
     assert process.knows.faults == process.newcomer.faults == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_what_came_and_went_may_be_known_after_a_kill(whole):
+    """The killed process may have told of it, and not have kept it; one that ended in order has kept all."""
+    source, kept, version = await _first("a")
+    source.add(pod("short"))
+    source.modify(pod("short", node="n"))
+    source.delete("demo/short")
+    source.delete("demo/a")
+    process = _Next(source, kept, version, whole=whole)
+    process.knows.folded["demo/short"] = kept["demo/a"]  # in some state
+    async with process.made.runs():
+        await process.made.clock.advance(5)
+        lines = [] if whole else ["Deleted demo/short"]
+        assert sorted(process.knows.lines()) == ["Deleted demo/a", *lines]
+        assert process.newcomer.lines() == []
 
 
 async def test_an_object_that_was_made_anew_is_another_one():
