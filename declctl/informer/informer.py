@@ -243,8 +243,8 @@ class SharedIndexInformer:
         """Begin with objects that an earlier process has kept, in the place of a list.
 
         They are used only if the server still has their history; then the cache is filled with their state of
-        now. Unless they are `whole`, the process may have told of objects that came later: those that are gone
-        count as known. Raises CacheError after the start, and for an informer of a set of namespaces.
+        now. Unless they are `whole`, the process may have told of later objects: those that are gone count as
+        known. Raises CacheError after the start, and for an informer of a set of namespaces.
         """
         self._refuse_started("kept objects")
         reflector = self.controller.reflector
