@@ -17,11 +17,11 @@ async def _first(names: str = "abc"):
 class _Next:
     """The next process: a listener that knows the kept objects, and one that is new."""
 
-    def __init__(self, source, kept, version, *, whole: bool = True) -> None:
+    def __init__(self, source, kept, version, *, whole: bool = True, same_cluster: bool = False) -> None:
         self.made = Informed(source=source)
         self.informer, self.newcomer, self.knows = self.made.informer, self.made.listener, Recorder()
         self.knows.folded = dict(kept)
-        self.informer.begin_with(list(kept.values()), version, whole=whole)
+        self.informer.begin_with(list(kept.values()), version, whole=whole, same_cluster=same_cluster)
         self.registration = self.informer.add_listener(self.knows, knows=lambda: kept)
 
 
@@ -98,18 +98,21 @@ async def test_of_a_server_that_was_put_back_the_differences_are_heard():
     assert process.knows.faults == []
 
 
-async def test_of_another_cluster_all_is_heard_as_of_a_first_list():
-    """Nothing is deleted that was never here."""
+@pytest.mark.parametrize("same_cluster", [False, True])
+async def test_of_another_cluster_all_is_heard_as_of_a_first_list(same_cluster):
+    """Nothing is deleted that was never here. In the same cluster, a kind that was defined anew looks so."""
     _, kept, version = await _first("ab")
     other, _, _ = await _first("a")
     other.delete("demo/a")
     other.add(pod("a", uid="of the other cluster"))
-    process = _Next(other, kept, version)
-    process.knows.folded = {}
+    process = _Next(other, kept, version, same_cluster=same_cluster)
+    process.knows.folded = dict(kept) if same_cluster else {}
     async with process.made.runs():
         await process.made.clock.advance(10)
-        assert process.knows.lines() == process.newcomer.lines() == ["Added demo/a"]
-        assert all(each.initial for each in process.knows.told)
+        assert process.newcomer.lines() == ["Added demo/a"]
+        gone = ["Deleted demo/a", "Deleted demo/b"] if same_cluster else []
+        assert sorted(process.knows.lines()) == ["Added demo/a", *gone]
+        assert all(each.initial is not same_cluster for each in process.knows.told)
     assert process.knows.faults == []
 
 
