@@ -1,9 +1,9 @@
-"""What `declctl run --record` costs: the CPU time of each change, with and without it, in turns.
+"""What `declctl run --record` and `state` cost: the CPU time of each change, with and without them, in turns.
 
     python benchmarks/recording.py [--rate 1000] [--seconds 8] [--rounds 3]
 
-A server in memory in a process of its own changes pods. The handler does nothing, so the share of
-the recording is as large as it can be.
+A server in memory in a process of its own changes pods. The handler does nothing, so the shares are as
+large as they can be.
 """
 
 import argparse
@@ -84,24 +84,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder, kubeconfig = Path(name) / "bundle", Path(name) / "kubeconfig"
-        folder.mkdir()
-        (folder / "manifest.yaml").write_text(MANIFEST)
-        (folder / "handlers.py").write_text("def h(change): pass\n")
-        recording = Path(name) / "a.rec"
-        without: list[float] = []
-        recorded: list[float] = []
+        kubeconfig, record = Path(name) / "kubeconfig", ("--record", str(Path(name) / "a.rec"))
+        plain, keeping = Path(name) / "plain", Path(name) / "keeping"
+        for folder, state in ((plain, ""), (keeping, "  state: {path: state}\n")):
+            folder.mkdir()
+            (folder / "manifest.yaml").write_text(MANIFEST + state)
+            (folder / "handlers.py").write_text("def h(change): pass\n")
+        runs = {"without": (plain, ()), "recorded": (plain, record), "with a state": (keeping, ())}
+        found: dict[str, list[float]] = {each: [] for each in runs}
         with process("sandbox", "--kubeconfig-out", str(kubeconfig), "--churn", str(given.rate)):
             while not kubeconfig.exists():
                 time.sleep(0.1)
             for _ in range(given.rounds):
-                without.append(microseconds_of_change(kubeconfig, folder, given.seconds))
-                options = ("--record", str(recording))
-                recorded.append(microseconds_of_change(kubeconfig, folder, given.seconds, *options))
-        before, after = statistics.median(without), statistics.median(recorded)
-        share = f"{after / before - 1:+.1%}"
-        print(f"without {before:.1f} µs, recorded {after:.1f} µs of CPU for each change: {share}")
-        print(f"rounds: {[round(each, 1) for each in without]} and {[round(each, 1) for each in recorded]}")
+                for each, (folder, options) in runs.items():
+                    found[each].append(microseconds_of_change(kubeconfig, folder, given.seconds, *options))
+        before = statistics.median(found["without"])
+        for each, figures in found.items():
+            after = statistics.median(figures)
+            rounds = ", ".join(f"{figure:.1f}" for figure in figures)
+            print(f"{each}: {after:.1f} µs of CPU for each change ({after / before - 1:+.1%}); {rounds}")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from declctl.cli.terminal import line, print_json, print_table
 from declctl.errors import StateUnusable, UsageError
 from declctl.kit import figures
 from declctl.kit.documents import document_of
-from declctl.recording.state_entries import CacheState
+from declctl.recording.state_entries import CacheState, HandlerState
 from declctl.recording.state_file import KeptState, StateFolder, read_state
 
 
@@ -20,6 +20,17 @@ class CacheSummary(msgspec.Struct, frozen=True):
     objects: int
     resource_version: str  # up to which it has all changes
     bytes: int  # of its objects and dictionaries, before the blocks of the file are compressed
+
+
+class HandlerSummary(msgspec.Struct, frozen=True):
+    """One handler of a state."""
+
+    name: str
+    kind: str  # of its objects
+    goes_on: bool  # with the same files, it hears only of what has changed meanwhile
+    pending: int  # keys that it has still to deal with
+    memos: int
+    dead_letters: int
 
 
 class StateSummary(msgspec.Struct, frozen=True):
@@ -33,6 +44,7 @@ class StateSummary(msgspec.Struct, frozen=True):
     ended_in_order: bool
     bytes: int  # of the file
     caches: tuple[CacheSummary, ...]
+    handlers: tuple[HandlerSummary, ...]
 
 
 def show_state(folder: str, *, as_json: bool) -> int:
@@ -89,6 +101,19 @@ def _summary(state: KeptState) -> StateSummary:
         state.is_ended,
         state.bytes,
         tuple(caches),
+        tuple(_handler_summary(name, each) for name, each in sorted(state.handlers.items())),
+    )
+
+
+def _handler_summary(name: str, handler: HandlerState) -> HandlerSummary:
+    keys = handler.keys.values()
+    return HandlerSummary(
+        name,
+        handler.kind,
+        handler.is_known,
+        sum(each.change is not None for each in keys),
+        sum(each.memo is not None for each in keys),
+        sum(each.letter is not None for each in keys),
     )
 
 
@@ -113,5 +138,18 @@ def _show(summary: StateSummary) -> None:
         (
             (each.name, figures.count(each.objects), each.resource_version, figures.byte_size(each.bytes))
             for each in summary.caches
+        ),
+    )
+    line()
+    print_table(
+        ("HANDLER", "KIND", "GOES ON", "PENDING", "MEMOS", "DEAD LETTERS"),
+        (
+            (
+                each.name,
+                each.kind,
+                "yes" if each.goes_on else "no",
+                *(figures.count(number) for number in (each.pending, each.memos, each.dead_letters)),
+            )
+            for each in summary.handlers
         ),
     )

@@ -196,7 +196,8 @@ class SharedIndexInformer:
         self._transform: Transform | None = None  # of `set_transform`, applied at the start
         self._reprojection: Reprojection | None = None  # the last one that took over, if it is still in use
         self._started = False
-        self.has_kept, self._kept_version = False, ""  # it begins with kept objects
+        # It begins with kept objects: all that listeners may know, and of the cluster that is there now.
+        self.has_kept, self._kept_whole, self._same_cluster, self._kept_version = False, True, False, ""
 
     async def run(self) -> None:
         """List, watch and notify until cancelled (client-go's Run). Raises CacheError the second time.
@@ -258,11 +259,16 @@ class SharedIndexInformer:
         refuse_async(handler, "the watch error handler")
         self.controller.reflector.on_fault = handler
 
-    def begin_with(self, records: Sequence[Record], resource_version: str) -> None:
+    def begin_with(
+        self, records: Sequence[Record], resource_version: str, *, whole: bool, same_cluster: bool
+    ) -> None:
         """Begin with objects that an earlier process has kept, in the place of a list.
 
         They are used only if the server still has their history; then the cache is filled with their state of
-        now. Raises CacheError after the start, for an informer of a set of namespaces, and with a scope.
+        now. Unless they are `whole`, the process may have told of later objects: those that are gone count as
+        known. If it is not known to be the `same_cluster`, and the cache had to be listed, objects of which
+        none is there are no deleted ones. Raises CacheError after the start, for an informer of a set of
+        namespaces, and with a scope.
         """
         self._refuse_started("kept objects")
         reflector = self.controller.reflector
@@ -272,6 +278,7 @@ class SharedIndexInformer:
             )
         reflector.begin_with(records, resource_version)
         self.has_kept, self._kept_version = True, resource_version
+        self._kept_whole, self._same_cluster = whole, same_cluster
 
     def widen(self, shards: Iterable[int]) -> Latch:
         """Have these shards in the cache, too; returns a latch that opens when they are in the store.
@@ -667,12 +674,13 @@ class SharedIndexInformer:
         self, registration: Registration, knows: Callable[[], Mapping[str, Record]] | None = None
     ) -> Iterator[None]:
         cache = self.indexer.known()
-        known = {} if knows is None else knows()
+        known = {} if knows is None else {**self._passed(), **knows()}
         found = ((each, cache.get(key)) for key, each in known.items())
-        # A watch that went on from the kept objects is of their server. After a list, objects none of which
-        # is there may be of another cluster: nobody has deleted them.
+        # A watch that went on from the kept objects is of their server. After a list, objects of which none
+        # is there may be those of another cluster: nobody has deleted them.
         resumed = self.controller.reflector.statistics().resumes > 0
-        is_here = resumed or any(here is not None and here.uid == each.uid for each, here in found)
+        is_here = self._same_cluster or resumed
+        is_here = is_here or any(here is not None and here.uid == each.uid for each, here in found)
         if knows is not None and (is_here or not known):
             # A server that was put back to a backup may not be further than the earlier process was.
             now, then = (
@@ -684,6 +692,13 @@ class SharedIndexInformer:
         else:
             yield from self.processor.introduce(registration, cache)
         self._give_with_sync(registration)
+
+    def _passed(self) -> Mapping[str, Record]:
+        """Objects that the earlier process may have told of, and that are gone, by key."""
+        reflector = self.controller.reflector
+        if self._kept_whole or not isinstance(reflector, Reflector):
+            return {}
+        return {each.key: each for each in reflector.passed}
 
     def _give_with_sync(self, registration: Registration) -> None:
         """Open `received_initial` when the cache has synced; the registration has all cached objects."""

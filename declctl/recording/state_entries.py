@@ -18,6 +18,7 @@ class StateHeader(msgspec.Struct, frozen=True, array_like=True, tag=0):
     version: str  # of declctl: another one may keep objects in another form
     began: str  # when the process began, in UTC (ISO 8601)
     server: str = ""  # the URL of its API server, for people
+    authority: str = ""  # a digest of the address of its API server, and of who signs for it
 
 
 class KeptCache(msgspec.Struct, frozen=True, array_like=True, tag=1):

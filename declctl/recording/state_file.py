@@ -153,7 +153,7 @@ def _check_first_line(path: Path, line: bytes) -> None:
 
 
 def _state_of(path: Path, blocks: Iterable[Sequence[StateEntry]]) -> KeptState:
-    found, since_mark = _Reading(), list[StateEntry]()
+    found, since_mark = _StateReading(), list[StateEntry]()
     for entry in (each for block in blocks for each in block):
         since_mark.append(entry)
         if isinstance(entry, StateHeader):
@@ -175,7 +175,7 @@ def _state_of(path: Path, blocks: Iterable[Sequence[StateEntry]]) -> KeptState:
     )
 
 
-class _Reading:
+class _StateReading:
     """A file, as far as it was read."""
 
     def __init__(self) -> None:

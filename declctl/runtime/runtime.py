@@ -519,15 +519,15 @@ class Runtime:
         if path is None or not self.options.keeps_state:
             return None
         from declctl import __version__
+        from declctl.recording.state_entries import StateHeader
         from declctl.runtime.keeping.keeper import StateKeeper
 
+        began = self._clock.now().isoformat()
         folder = folder_of(self.options.at or Path(self.options.manifest))
         return StateKeeper(
             folder / path,
-            controller=name,
-            version=__version__,
+            StateHeader(name, __version__, began, client.identity.server, client.authority()),
             digest=digest,
-            server=client.identity.server,
             clock=self._clock,
             log=self._log,
         )

@@ -20,7 +20,7 @@ from declctl.kit.secret_values import secret_values
 from declctl.objects import PARTIAL_OBJECT_METADATA, GroupVersionKind, KubeObject, Resource
 from declctl.objects.api_path import is_about_secrets
 from declctl.objects.managed_fields import CLIENT_MANAGER
-from declctl.transport.config import Cluster, Identity, cluster_of, find_cluster
+from declctl.transport.config import Cluster, Identity, authority_of, cluster_of, find_cluster
 from declctl.transport.credentials import Credentials
 from declctl.transport.discovery import Discovery
 from declctl.transport.health import ServerHealth
@@ -54,6 +54,7 @@ class Client:
         from declctl.transport.wire import HttpWire
 
         self.identity: Identity = cluster.identity
+        self._cluster = cluster
         clock = clock or SystemClock()
         user_agent = f"{CLIENT_MANAGER}/{_version()}"
         headers = {**(given.default_headers if given is not None else {}), "User-Agent": user_agent}
@@ -108,6 +109,10 @@ class Client:
         server = ServerUrl.of(str(configuration.host)).url
         identity = Identity(context=None, server=server, user=None, namespace=None, in_cluster=False)
         return cls(Cluster(identity, configuration, None), given=api_client)
+
+    def authority(self) -> str:
+        """A digest by which a later process knows this cluster again (`authority_of`). Reads a file."""
+        return authority_of(self._cluster)
 
     @property
     def wire(self) -> Wire:

@@ -10,7 +10,9 @@ import base64
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -69,6 +71,20 @@ class Cluster(msgspec.Struct, frozen=True):
     # Lists are requested in gzip, because the network may be slow. True for the server of a kubeconfig,
     # unless it is on this machine or the kubeconfig has `disable-compression`.
     compresses: bool = False
+
+
+def authority_of(cluster: Cluster) -> str:
+    """A digest of the server's address and of the authority that signs for it: that of one cluster.
+
+    Another cluster at the same address has an authority of its own, unless people share one. Reads a file.
+    """
+    configuration = cluster.configuration
+    signs = configuration.ca_cert_data or b""
+    if configuration.ssl_ca_cert:
+        with suppress(OSError):
+            signs = Path(configuration.ssl_ca_cert).read_bytes()
+    parts = (cluster.identity.server.encode(), signs.encode() if isinstance(signs, str) else signs)
+    return sha256(b"\n".join(parts)).hexdigest()
 
 
 async def find_cluster(*, kubeconfig: str | None, context: str | None, clock: Clock | None = None) -> Cluster:

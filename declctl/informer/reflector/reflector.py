@@ -219,6 +219,7 @@ class Reflector:
         self.options = options
         self.on_fault = on_fault
         self.last_sync_resource_version = ""  # the newest version that was seen
+        self.passed: Sequence[Record] = ()  # objects that have come and gone since the version of kept ones
         self._store = store
         self._clock = clock
         self._known = known
@@ -427,7 +428,8 @@ class Reflector:
                     deadline=deadline,
                     metrics=self._metrics,
                 )
-            await self._replace(*present, began)
+            self.passed = present.passed
+            await self._replace(present.records, present.resource_version, began)
         except BaseException:
             await batches.aclose()
             raise

@@ -18,13 +18,19 @@ from declctl.runtime.keeping.moments import kept_identity, kept_kind, layout_pat
 
 
 class EarlierState:
-    """The state of the process before; None for none. `digest` is that of the files of this process."""
+    """The state of the process before; None for none. `digest` is that of the files of this process.
 
-    def __init__(self, found: KeptState | None, digest: str) -> None:
+    If it is not known to be of the same cluster, objects of which none is there any more are no deleted ones.
+    """
+
+    def __init__(self, found: KeptState | None, digest: str, *, is_same_cluster: bool = False) -> None:
         self._caches = dict(found.caches) if found is not None else {}  # by identity; a cache takes its own
         self._handlers: Mapping[str, HandlerState] = found.handlers if found is not None else {}
         # Other code may do otherwise with the same objects: it hears of them all.
         self._knows = found is not None and found.digest == digest
+        # A killed process may have told of objects that came after its last mark.
+        self._is_same_cluster = is_same_cluster
+        self._is_ended = found is not None and found.is_ended
         self._memos = found.notes.memos if found is not None else {}
         self.history: Sequence[dict[str, Any]] = json.loads(found.notes.history) if found is not None else ()
 
@@ -51,7 +57,12 @@ class EarlierState:
                 for name, handler in self._handlers.items()
                 if self._knows and handler.is_known and state.identity in handler.caches
             }
-            cached.informer.begin_with([*records.values()], state.version)
+            cached.informer.begin_with(
+                [*records.values()],
+                state.version,
+                whole=self._is_ended,
+                same_cluster=self._is_same_cluster,
+            )
         cached.kept = KeptObjects(records, known, self._states(cached))
 
     def _states(self, cached: ManagedInformer) -> Mapping[str, Mapping[str, KeyState]]:

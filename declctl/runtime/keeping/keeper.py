@@ -53,19 +53,13 @@ class StateKeeper:
     def __init__(
         self,
         path: Path,
+        header: StateHeader,
         *,
-        controller: str,
-        version: str,
-        server: str,
         digest: str,
         clock: Clock,
         log: Log,
     ) -> None:
-        """Read the state of the process before.
-
-        `server` is the URL of the API server, for people; `digest` that of the files with which this process
-        begins.
-        """
+        """Read the state of the process before; `digest` is that of the files with which this one begins."""
         self.fault = ""  # why nothing is kept; empty while all is
         self.earlier = EarlierState(None, digest)
         self._clock = clock
@@ -83,7 +77,6 @@ class StateKeeper:
         self._has_changed = False  # a cache, since the last mark
         self._known: frozenset[str] = frozenset()  # handlers of the last mark that it says all of
         self._folder: StateFolder | None = None
-        header = StateHeader(controller, version, clock.now().isoformat(), server)
         try:
             folder = self._folder = StateFolder(path)
             self._read(folder, header, digest)
@@ -158,7 +151,9 @@ class StateKeeper:
             found = folder.read()
             if found is not None:
                 _check(found.header, header)
-                self.earlier = EarlierState(found, digest)
+                self.earlier = EarlierState(
+                    found, digest, is_same_cluster=found.header.authority == header.authority
+                )
         except StateUnusable as why:
             self._log.warning(f"the state of the process before is not used: {why}; all caches are listed")
 

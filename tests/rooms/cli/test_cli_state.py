@@ -2,7 +2,17 @@
 
 import pytest
 
-from declctl.recording.state_entries import KeptCache, KeptList, KeptObject, StateEnd, StateHeader
+from declctl.recording.state_entries import (
+    KeptCache,
+    KeptChange,
+    KeptHandler,
+    KeptKey,
+    KeptList,
+    KeptMark,
+    KeptObject,
+    StateEnd,
+    StateHeader,
+)
 from declctl.recording.state_file import StateFolder
 
 HEADER = StateHeader("keeper", "1.0", "2026-01-01T00:00:00+00:00", "https://10.0.0.1")
@@ -15,6 +25,8 @@ def _folder(tmp_path):
     file = held.begin()
     file.append([HEADER, KeptCache(1, "a", "v1 Pod in a", []), KeptCache(2, "b", "v1 Secret in a", [])])
     file.append([KeptList(1, "70", [KeptObject("a/b", "uid\n70", b"{}", (), b"frame" * 300)])])
+    keys = [KeptKey("a/b", KeptChange()), KeptKey("a/c", memo=b"{}")]
+    file.append([KeptMark("digest", [KeptHandler("tell", "Pod", [1], True, True, keys)])])
     file.publish()
     yield held, file
     file.close()
@@ -27,9 +39,12 @@ def test_a_state_is_shown_while_it_is_written(declctl, folder):
     shown = declctl.done("state", "inspect", str(held.path)).out
     assert "controller  keeper, of declctl 1.0\nserver      https://10.0.0.1\n" in shown
     assert "began 2026-01-01T00:00:00+00:00, runs, or was killed" in shown
-    assert [row.split() for row in shown.splitlines()[-2:]] == [
+    assert [row.split() for row in shown.splitlines()[-5:]] == [
         ["CACHE", "OBJECTS", "VERSION", "BYTES"],
         ["v1", "Pod", "in", "a", "1", "70", "1.48Ki"],
+        [],
+        ["HANDLER", "KIND", "GOES", "ON", "PENDING", "MEMOS", "DEAD", "LETTERS"],
+        ["tell", "Pod", "yes", "1", "1", "0"],
     ]
     file.append([StateEnd()])
     document = declctl.done("state", "inspect", str(held.path), "-o", "json").document
@@ -37,6 +52,9 @@ def test_a_state_is_shown_while_it_is_written(declctl, folder):
     assert document["bytes"] == file.bytes
     assert document["caches"] == [
         {"name": "v1 Pod in a", "objects": 1, "resourceVersion": "70", "bytes": 1500 + 3 + 6 + 2}
+    ]
+    assert document["handlers"] == [
+        {"name": "tell", "kind": "Pod", "goesOn": True, "pending": 1, "memos": 1, "deadLetters": 0}
     ]
 
 

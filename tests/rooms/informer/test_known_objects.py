@@ -17,11 +17,11 @@ async def _first(names: str = "abc"):
 class _Next:
     """The next process: a listener that knows the kept objects, and one that is new."""
 
-    def __init__(self, source, kept, version) -> None:
+    def __init__(self, source, kept, version, *, whole: bool = True, same_cluster: bool = False) -> None:
         self.made = Informed(source=source)
         self.informer, self.newcomer, self.knows = self.made.informer, self.made.listener, Recorder()
         self.knows.folded = dict(kept)
-        self.informer.begin_with(list(kept.values()), version)
+        self.informer.begin_with(list(kept.values()), version, whole=whole, same_cluster=same_cluster)
         self.registration = self.informer.add_listener(self.knows, knows=lambda: kept)
 
 
@@ -47,6 +47,23 @@ async def test_who_knows_objects_hears_what_is_otherwise_now(compacted):
         await process.made.rest()
         assert process.knows.lines()[-1] == process.newcomer.lines()[-1] == "Modified demo/c"
     assert process.knows.faults == process.newcomer.faults == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_what_came_and_went_may_be_known_after_a_kill(whole):
+    """The killed process may have told of it, and not have kept it; one that ended in order has kept all."""
+    source, kept, version = await _first("a")
+    source.add(pod("short"))
+    source.modify(pod("short", node="n"))
+    source.delete("demo/short")
+    source.delete("demo/a")
+    process = _Next(source, kept, version, whole=whole)
+    process.knows.folded["demo/short"] = kept["demo/a"]  # in some state
+    async with process.made.runs():
+        await process.made.clock.advance(5)
+        lines = [] if whole else ["Deleted demo/short"]
+        assert sorted(process.knows.lines()) == ["Deleted demo/a", *lines]
+        assert process.newcomer.lines() == []
 
 
 async def test_an_object_that_was_made_anew_is_another_one():
@@ -81,18 +98,21 @@ async def test_of_a_server_that_was_put_back_the_differences_are_heard():
     assert process.knows.faults == []
 
 
-async def test_of_another_cluster_all_is_heard_as_of_a_first_list():
-    """Nothing is deleted that was never here."""
+@pytest.mark.parametrize("same_cluster", [False, True])
+async def test_of_another_cluster_all_is_heard_as_of_a_first_list(same_cluster):
+    """Nothing is deleted that was never here. In the same cluster, a kind that was defined anew looks so."""
     _, kept, version = await _first("ab")
     other, _, _ = await _first("a")
     other.delete("demo/a")
     other.add(pod("a", uid="of the other cluster"))
-    process = _Next(other, kept, version)
-    process.knows.folded = {}
+    process = _Next(other, kept, version, same_cluster=same_cluster)
+    process.knows.folded = dict(kept) if same_cluster else {}
     async with process.made.runs():
         await process.made.clock.advance(10)
-        assert process.knows.lines() == process.newcomer.lines() == ["Added demo/a"]
-        assert all(each.initial for each in process.knows.told)
+        assert process.newcomer.lines() == ["Added demo/a"]
+        gone = ["Deleted demo/a", "Deleted demo/b"] if same_cluster else []
+        assert sorted(process.knows.lines()) == ["Added demo/a", *gone]
+        assert all(each.initial is not same_cluster for each in process.knows.told)
     assert process.knows.faults == []
 
 
