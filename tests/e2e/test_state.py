@@ -157,14 +157,16 @@ class Keeper:
 def check_told(noted: list[Noted], kills: list[float]) -> None:
     """Each process tells what differs from what the handler knew: nothing twice, and nothing is left out.
 
-    What was told within `_KEPT_SECONDS` before a kill may be known or not.
+    What was told within `_KEPT_SECONDS` before a kill may be known or not: so long after its start, a process
+    has a file, and its marks are more frequent.
     """
-    for begin, kill in zip([*kills], [*kills[1:], float("inf")], strict=True):
+    kept = 0.0  # what was told before this time is known
+    for begin, kill in zip(kills, [*kills[1:], float("inf")], strict=True):
         known = dict[str, set[str]]()  # by pod, what the handler may know at the beginning of this process
         for each in noted:
             if each.what == "told" and each.at < begin:
                 before = known.get(each.name, {"-"})
-                known[each.name] = {each.new} if each.at < begin - _KEPT_SECONDS else before | {each.new}
+                known[each.name] = {each.new} if each.at < kept else before | {each.new}
         for each in noted:
             if each.what == "tell" and begin <= each.at < kill:
                 knew = known.get(each.name, {"-"})
@@ -173,6 +175,9 @@ def check_told(noted: list[Noted], kills: list[float]) -> None:
                     assert knew != {each.new}, f"{each} is told twice"
                     assert each.old in knew, f"{each}: the handler knew {knew}"
                 known[each.name] = {each.new}
+        first = min((each.at for each in noted if begin <= each.at < kill), default=kill)
+        if first < kill - _KEPT_SECONDS:
+            kept = kill - _KEPT_SECONDS
 
 
 @pytest.mark.scenario
