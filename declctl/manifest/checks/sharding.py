@@ -42,7 +42,7 @@ def check_sharding(findings: Findings) -> None:
         _add(
             findings,
             Location(("metadata", "name")),
-            f"metadata.name is a label of Leases with spec.sharding, which has {_LONGEST_LABEL} characters at most",
+            f"metadata.name is a label of Leases with spec.sharding: {_LONGEST_LABEL} characters at most",
             "shorten it, or write sharding: {leaseName: …}",
         )
     resources = {
