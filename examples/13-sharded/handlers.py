@@ -1,4 +1,4 @@
-"""A Service with a label has a NetworkPolicy: one network alone reaches its ports. Several processes share them."""
+"""A Service with a label has a NetworkPolicy: one network alone reaches its ports. Processes share them."""
 
 SETTINGS, DEFAULT = "default/fence-settings", "10.0.0.0/8"
 

@@ -305,14 +305,15 @@ def test_a_pod_of_it_is_admitted(real_cluster: Cluster, namespace: str, apply: C
     until("there is a pod", admitted, seconds=60)
 
 
+@pytest.mark.parametrize("more", ["leaderElection: {enabled: true}", "sharding: {slots: 16}"])
 def test_an_edit_of_what_takes_a_restart_is_a_rollout(
-    real_cluster: Cluster, namespace: str, apply: Callable[[str], str], tmp_path: Path
+    real_cluster: Cluster, namespace: str, apply: Callable[[str], str], tmp_path: Path, more: str
 ) -> None:
     """An election that is turned on, for example; the server takes all kinds of it, too."""
     apply(_generated(EXAMPLE, namespace))
     before = real_cluster.rest.get("deployments", "restarts", namespace)
     text = (EXAMPLE / "manifest.yaml").read_text("utf-8")
-    (tmp_path / "manifest.yaml").write_text(f"{text}  leaderElection: {{enabled: true}}\n", "utf-8")
+    (tmp_path / "manifest.yaml").write_text(f"{text}  {more}\n", "utf-8")
     shutil.copy(EXAMPLE / "handlers.py", tmp_path)
     said = apply(_generated(tmp_path, namespace))
     assert "poddisruptionbudget.policy/restarts serverside-applied" in said

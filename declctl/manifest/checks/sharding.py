@@ -36,13 +36,13 @@ def check_sharding(findings: Findings) -> None:
             "another one now",
             "remove state: each process lists its slots when it starts",
         )
-    name = value_at(data, "metadata", "name")
-    if isinstance(name, str) and len(name) > _LONGEST_LABEL and "leaseName" not in mapping_at(data, *_PATH):
+    name, is_named = value_at(data, "metadata", "name"), "leaseName" in mapping_at(data, *_PATH)
+    is_long = isinstance(name, str) and len(name) > _LONGEST_LABEL
+    if is_long and not is_named and not findings.is_blamed(("metadata", "name")):
         _add(
             findings,
             Location(("metadata", "name")),
-            f"metadata.name has {len(name)} characters, and with spec.sharding it is a label of Leases, "
-            f"which has {_LONGEST_LABEL} at most",
+            f"metadata.name is a label of Leases with spec.sharding: {_LONGEST_LABEL} characters at most",
             "shorten it, or write sharding: {leaseName: …}",
         )
     resources = {
