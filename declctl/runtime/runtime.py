@@ -663,10 +663,11 @@ class Runtime:
     async def _end_for_a_start(self, why: str) -> None:
         """End in order, unless it is known that the next start would fail: this process works."""
         assert self._first_plan is not None
-        election = self._active().plan.leader_election
-        if election.enabled and not self.options.dry_run:
+        plan = self._active().plan
+        by_leases = plan.leader_election if plan.leader_election.enabled else plan.sharding
+        if by_leases is not None and not self.options.dry_run:
             try:
-                namespace_of_lease(election, self.parts.process.namespace)
+                namespace_of_lease(by_leases, self.parts.process.namespace)
             except UsageError as fault:
                 self._log.error(f"not starting again, as the next start would fail: {fault}; it is for {why}")
                 return
