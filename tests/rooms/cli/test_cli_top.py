@@ -117,7 +117,7 @@ def test_one_sample_as_json(ask, process):
     document = ask("top", "-o", "json", *SOON).document
     assert set(document) == {
         *("time", "seconds", "name", "generation", "ready", "leader", "leaderIdentity"),
-        *("reloadReason", "reloadStatus", "reloadTime", "handlers", "caches"),
+        *("reloadReason", "reloadStatus", "reloadTime", "slots", "handlers", "caches"),
     }
     (handler,), (cache,) = document["handlers"], document["caches"]
     assert document["seconds"] >= 0.1

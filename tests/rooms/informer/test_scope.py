@@ -272,7 +272,7 @@ async def test_misuse_is_refused():
     with pytest.raises(CacheError, match="the shard 0 is not listed yet"):
         informer.open_shards({0})
     with pytest.raises(CacheError, match="can't begin with kept objects"):
-        informer.begin_with([], "7")
+        informer.begin_with([], "7", whole=True, same_cluster=True)
     with pytest.raises(CacheError, match="RealFIFO"):
         made(scope=ShardScope(SHARDING), queue="DeltaFIFO")
     async with informed.runs():
