@@ -481,7 +481,7 @@ def _costs(resource: ResourcePlan, of: Plan, hooks: FromHooks | None) -> Sequenc
 
 def _is_sharded(against: CheckResult | RunningPlan | None) -> bool | None:
     if isinstance(against, RunningPlan):
-        return against.sharding_at_start is not None
+        return against.first_plan.sharding is not None
     return None if against is None else plan_of(against).sharding is not None
 
 

@@ -14,7 +14,7 @@ import msgspec
 from declctl.errors import DeclctlError, UsageError
 from declctl.hooks.bundle import Bundle
 from declctl.manifest import Plan
-from declctl.manifest.model import AdminSpec, MetricsSpec, ShardingSpec
+from declctl.manifest.model import AdminSpec, LeaderElectionSpec, MetricsSpec, ShardingSpec, StateSpec
 from declctl.manifest.plan import ResourcePlan, watches_of
 from declctl.manifest.values import FrozenJson
 from declctl.runtime.caching.identities import CacheIdentity
@@ -34,6 +34,28 @@ class RunningCache(msgspec.Struct, frozen=True):
     objects: int
 
 
+class StartFields(msgspec.Struct, frozen=True):
+    """The fields of a plan that a process has by the manifest of its start: no reload changes them."""
+
+    name: str
+    admin: AdminSpec
+    metrics: MetricsSpec
+    leader_election: LeaderElectionSpec
+    state: StateSpec
+    sharding: ShardingSpec | None
+
+    @classmethod
+    def of(cls, plan: Plan) -> "StartFields":
+        """Those of a plan."""
+        return cls(**{name: getattr(plan, name) for name in cls.__struct_fields__})
+
+    def within(self, plan: Plan) -> Plan:
+        """A plan with these fields in the place of its own."""
+        # Of the address, the names of hosts alone follow a reload.
+        admin = replace(self.admin, allowed_hosts=plan.admin.allowed_hosts)
+        return replace(plan, **{**msgspec.structs.asdict(self), "admin": admin})
+
+
 class RunningPlan(msgspec.Struct, frozen=True):
     """The parts of a generation that are compared with another manifest."""
 
@@ -51,12 +73,7 @@ class RunningPlan(msgspec.Struct, frozen=True):
     written: tuple[str, ...] = ()  # the handlers that have applied something
     namespaces: Mapping[str, tuple[str, ...]] = {}  # by selector of namespaces, those that it matches now
     finalized: Mapping[str, tuple[str, ...]] = {}  # by handler, keys of the cached objects with its finalizer
-    # The name, the admin address, that of the metrics and the sharding at the start of the process; a reload
-    # does not change them.
-    began_as: str | None = None
-    admin_at_start: AdminSpec | None = None
-    metrics_at_start: MetricsSpec | None = None
-    sharding_at_start: ShardingSpec | None = None
+    at_start: StartFields | None = None  # None: as the plan has them
 
     @property
     def side(self) -> PlanSnapshot:
@@ -65,16 +82,8 @@ class RunningPlan(msgspec.Struct, frozen=True):
 
     @property
     def first_plan(self) -> Plan:
-        """The plan, with the name, addresses and sharding of the start, which reloads do not change."""
-        began, now = self.admin_at_start or self.plan.admin, self.plan.admin
-        return replace(
-            self.plan,
-            name=self.began_as or self.plan.name,
-            # Of the fields, the names of hosts alone follow a reload.
-            admin=replace(began, allowed_hosts=now.allowed_hosts),
-            metrics=self.metrics_at_start or self.plan.metrics,
-            sharding=self.sharding_at_start,
-        )
+        """The plan, with the fields of the start, which reloads do not change."""
+        return self.plan if self.at_start is None else self.at_start.within(self.plan)
 
     def scoped(self, plan: Plan) -> Plan:
         """Another plan, in which cluster-scoped kinds have no namespaces."""
@@ -128,10 +137,7 @@ def running_snapshot(
         _known(generation, tuple(caches)),
         waiting=waiting,
         written=tuple(sorted(written)),
-        began_as=first.name,
-        admin_at_start=first.admin,
-        metrics_at_start=first.metrics,
-        sharding_at_start=first.sharding,
+        at_start=StartFields.of(first),
     )
     reconcilers = [
         binding

@@ -12,11 +12,11 @@ from declctl.cli import admin_client
 from declctl.cli import plan as plan_command
 from declctl.errors import UsageError
 from declctl.manifest import ManifestSource, load, plan
-from declctl.manifest.model import AdminSpec, MetricsSpec
+from declctl.manifest.model import AdminSpec, LeaderElectionSpec, MetricsSpec, StateSpec
 from declctl.manifest.values import Address
 from declctl.runtime.caching.identities import CacheIdentity
 from declctl.runtime.checking.check import check
-from declctl.runtime.planning.running_plan import RunningCache, RunningPlan, masked
+from declctl.runtime.planning.running_plan import RunningCache, RunningPlan, StartFields, masked
 from declctl.runtime.reloading.changes import Step, StepKind
 from declctl.runtime.reloading.stage import handler_digests
 from tests.children import SLOW_IN_CHILD
@@ -415,17 +415,36 @@ def test_what_needs_a_new_process_is_told(request, way):
     assert "RestartRequired" in {each["class"] for each in document["changes"]}
 
 
-def test_what_still_waits_for_a_new_process_is_told(edit):
-    """A reload has taken the manifest, but the process listens where it did; the text before undoes it."""
-    told = "RESTART REQUIRED: {}.bindAddress takes effect when the process starts again"
-    nine = Address("127.0.0.1", 9)
-    started = {"admin_at_start": AdminSpec(bind_address=nine)}
-    ended = edit(**started)
-    assert (ended.status, told.format("admin") in ended.out) == (2, True)
-    assert "!admin" not in edit(f"{MANIFEST}  admin: {ADDRESS}\n", **started).out
-    taken = f"{MANIFEST}  metrics: {ADDRESS}\n"
-    assert told.format("metrics") in edit(taken, runs=taken, metrics_at_start=MetricsSpec()).out
-    assert "!metrics" not in edit(taken, runs=taken, metrics_at_start=MetricsSpec(nine)).out
+NINE = Address("127.0.0.1", 9)
+
+
+@pytest.mark.parametrize(
+    ("field", "began", "fields", "name"),
+    [
+        ("admin", AdminSpec(bind_address=NINE), f"admin: {ADDRESS}", "admin.bindAddress"),
+        ("metrics", MetricsSpec(NINE), f"metrics: {ADDRESS}", "metrics.bindAddress"),
+        (
+            "leader_election",
+            LeaderElectionSpec(enabled=True),
+            "leaderElection: {enabled: true}",
+            "leaderElection",
+        ),
+        ("state", StateSpec("kept"), "state: {path: kept}", "state"),
+    ],
+)
+def test_what_still_waits_for_a_new_process_is_told(edit, guard, field, began, fields, name):
+    """A reload has taken the manifest, but the process is as it began; the text before undoes it."""
+    (guard / "manifest.yaml").write_text(MANIFEST)
+    checked = check(str(guard))
+    assert checked.inputs is not None
+    started = structs.replace(StartFields.of(plan(checked.inputs.loaded.controller)), **{field: began})
+    ended = edit(at_start=started)
+    assert (ended.status, f"!{name}" in ended.out, f"RESTART REQUIRED: {name} " in ended.out) == (
+        2,
+        True,
+        True,
+    )
+    assert f"!{name}" not in edit(f"{MANIFEST}  {fields}\n", at_start=started).out
 
 
 SHARDED = f"{MANIFEST}  sharding: {{slots: 4, by: UID}}\n"
@@ -458,8 +477,7 @@ def test_a_sharding_says_what_each_process_receives(declctl, guard, write):
 def test_another_sharding_takes_the_end_of_all_processes(request, way, old, new, step):
     """A reload changes no cache for it: the process shares as it did at its start."""
     ask = request.getfixturevalue(way)
-    at_start = load(ManifestSource("m", old.encode())).controller.sharding
-    more = {"runs": old, "sharding_at_start": at_start} if way == "edit" else {}
+    more = {"runs": old} if way == "edit" else {}
     ended = ask(new, **more) if way == "edit" else ask(old, new)
     assert (ended.status, ended.lines[0]) == (2, step)
     assert [each for each in ended.lines if each.startswith(("+", "-", "!", "~"))] == [step]

@@ -109,7 +109,10 @@ def test_a_wait_that_fails_names_what_is_not_done_and_its_last_error(tmp_path: P
     files = {"manifest.yaml": f"{MANIFEST}  handlers: [{handler}]\n", "a.py": "def f(change): 1 / 0\n"}
     pod = {"apiVersion": "v1", "kind": "Pod"}
     with running(BundleDir(tmp_path, files).path, objects=[{**pod, "metadata": {"name": "a"}}]) as controller:
-        until("it has failed", lambda: controller.handler("fails").retried)
+        until(
+            "it backs off",
+            lambda: controller.handler("fails").retried and not controller.handler("fails").running,
+        )
         controller.sandbox.faults.silence("pods")
         controller.sandbox.create({**pod, "metadata": {"name": "b"}})
         left = r"^not idle within 0 s: fails has 1 change left \(default/a: ZeroDiv.*; pods has seen version "
