@@ -126,14 +126,18 @@ def test_namespaces_and_uids_of_a_document_are_those_of_its_own(plane: Cluster, 
 
 @pytest.mark.real
 def test_the_documents_of_examples_and_plugins_pass_on_a_real_server(plane: Cluster, tmp_path: Path) -> None:
-    """Two need what a cluster that others use can't give: faults, and labels of its namespaces."""
+    """Three need what a shared cluster can't give: faults, labels of its namespaces, and its `default`."""
     where = ("--cluster", "--kubeconfig", str(plane.kubeconfig), "-j", "2", "-o", "json")
     ended = run(
         "test", "examples", "plugins", *where, cwd=ROOT, seconds=180, **packages.install_all(tmp_path)
     )
     assert ended.returncode == 0, ended.stdout
     skipped = {name for name, outcome in _outcomes(ended).items() if outcome == "skipped"}
-    assert skipped == {"a-refused-claim-is-told-once", "a-namespace-comes-in-and-leaves-with-its-label"}
+    assert skipped == {
+        "a-refused-claim-is-told-once",
+        "a-namespace-comes-in-and-leaves-with-its-label",
+        "a-fence-follows-its-service-and-the-settings",
+    }
     assert _left_over(plane) == []
 
 

@@ -181,6 +181,7 @@ def check_told(noted: list[Noted], kills: list[float]) -> None:
 
 
 @pytest.mark.scenario
+@pytest.mark.thorough
 @pytest.mark.timeout(60 * _KILLS)
 def test_killed_processes_leave_true_caches_and_no_lists(
     cluster: Cluster, tmp_path: Path, namespace: str
