@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from declctl.recording.state_file import read_state
 from declctl.sandbox import SandboxThread
 from declctl.testing import BundleDir, ControllerUnderTest, until
 
@@ -237,3 +238,28 @@ def test_memos_dead_letters_and_history_outlive_the_process(
         second.runtime.requeue()
         second.rest()
         assert _lines(second) == ["put 1 bad ['1', 'bad', 'bad']", "tell Modified 1 bad ['1', 'bad', 'bad']"]
+
+
+def test_a_memo_of_a_schedule_is_kept_while_nothing_else_changes(
+    tmp_path: Path, server: SandboxThread
+) -> None:
+    """Within a moment: a mark is written for it, although no cache and no handler has news."""
+    bundle = BundleDir(tmp_path, {"manifest.yaml": REMEMBERING, "handlers.py": MEMORY})
+    folder = bundle.path / "state"
+
+    def ticks() -> int:
+        state = read_state(folder)
+        return 0 if state is None else state.notes.memos.get("schedule tick", b"").count(b"tick")
+
+    async def trigger() -> None:
+        first.runtime.trigger("tick")
+
+    with _process(bundle, server) as first:
+        until("the caches are kept", (folder / "caches").exists)
+        for times in (1, 2):
+            first.on_machinery(trigger(), timeout=30)
+            first.rest()
+            until("it is kept", lambda times=times: ticks() == times, timeout=15)
+        first.on_machinery(trigger(), timeout=30)
+        first.rest()
+    assert ticks() == 3

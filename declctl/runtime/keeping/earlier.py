@@ -28,8 +28,8 @@ class EarlierState:
         self._handlers: Mapping[str, HandlerState] = found.handlers if found is not None else {}
         # Other code may do otherwise with the same objects: it hears of them all.
         self._knows = found is not None and found.digest == digest
-        # A killed process may have told of objects that came after its last mark.
         self._is_same_cluster = is_same_cluster
+        # A killed process may have told of objects that came after its last mark.
         self._is_ended = found is not None and found.is_ended
         self._memos = found.notes.memos if found is not None else {}
         self.history: Sequence[dict[str, Any]] = json.loads(found.notes.history) if found is not None else ()

@@ -74,7 +74,6 @@ class StateKeeper:
         self._digest: Callable[[], str] = lambda: digest
         self._notes: Callable[[], Notes] = lambda: Notes((), {})
         self._ends_amid = False  # a cache is amid changes of which listeners will never hear the rest
-        self._has_changed = False  # a cache, since the last mark
         self._known: frozenset[str] = frozenset()  # handlers of the last mark that it says all of
         self._folder: StateFolder | None = None
         try:
@@ -161,7 +160,6 @@ class StateKeeper:
         others(batch)
         if self.fault:
             return
-        self._has_changed = True
         if len(self._writer.waiting) < MOST_WAITING:
             self._writer.waiting.append(AppliedBatch(cache, batch))
         else:
@@ -207,10 +205,7 @@ class StateKeeper:
         """Say what handlers have still to do, unless a cache is amid many changes."""
         if self.fault or self._is_busy:
             return
-        mark = self._mark(whole=False)
-        if self._has_changed or any(each.states or each.whole for each in mark.handlers):
-            self._has_changed = False
-            self._writer.waiting.append(mark)
+        self._writer.waiting.append(self._mark(whole=False))
 
     def _mark(self, *, whole: bool) -> Mark:
         now, handlers = self._clock.now().timestamp(), list[HandlerMark]()

@@ -79,6 +79,7 @@ class StateWriter:
         self._begun_bytes = 0  # of the file, when its caches were written
         self._looks = 0
         self._notes: KeptNotes | None = None  # that the file has
+        self._is_marked = False  # the last entry of the file is a mark
         self._ended = threading.Event()
 
     def end(self) -> None:
@@ -133,6 +134,7 @@ class StateWriter:
                 elif isinstance(item, Mark):
                     entries += self._packed_mark(item)
                 elif item.cache.is_kept:
+                    self._is_marked = False
                     for some in self._packed_batch(item):
                         entries += some
             if entries and self._file is not None:
@@ -153,7 +155,7 @@ class StateWriter:
             for entries in self._packed_list(cache, layout, each.records, each.version):
                 file.append(entries)
                 yield_interpreter()
-        self._notes = None
+        self._notes, self._is_marked = None, False
         file.append(self._packed_mark(moment.mark))
         file.publish()
         if self._file is not None:
@@ -201,6 +203,7 @@ class StateWriter:
             yield [*entries, KeptList(cache.number, version, objects, more=start < starts[-1])]
 
     def _packed_mark(self, mark: Mark) -> Sequence[StateEntry]:
+        """A mark; nothing if it says the same as the one before."""
         entries, handlers = list[StateEntry](), list[KeptHandler]()
         for each in mark.handlers:
             packed = _packed_handler(each, entries)
@@ -211,6 +214,9 @@ class StateWriter:
         if notes != self._notes:
             self._notes = notes
             entries.append(notes)
+        elif self._is_marked and not any(each.keys or each.whole for each in handlers):
+            return []
+        self._is_marked = True
         return [*entries, KeptMark(mark.digest, handlers)]
 
 
